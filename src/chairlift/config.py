@@ -25,6 +25,7 @@ class ModelConfig:
     model: str | None = None  # path of a .gguf file or a Hugging Face folder; None = the default model
     tokenizer: str | None = None  # path of a tokenizer.json, a folder or a .gguf; None = the model's own
     chat_template: str | None = None  # path of a Jinja file, or the template itself; None = the model's own
+    download_dir: str | None = None  # where the default model is kept; None = ~/.cache/chairlift
     max_model_len: int | None = None  # tokens; None = the model's context, clamped to the KV pool
 
     def __post_init__(self) -> None:

@@ -84,7 +84,8 @@ class SamplingParams:
             for token_id in ids:
                 if not 0 <= token_id < vocab_size:
                     raise InvalidParameterError(
-                        f"{name} has token id {token_id}, outside the vocabulary [0, {vocab_size})", param=name
+                        f"{name} has token id {token_id}, outside the vocabulary [0, {vocab_size})",
+                        param=name,
                     )
 
 
@@ -110,10 +111,14 @@ def _check_optional_count(name: str, value: Any) -> None:
 def _checked_stop(stop: Any) -> tuple[str, ...]:
     strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(strings) > MAX_STOP_STRINGS:
-        raise InvalidParameterError(f"stop has {len(strings)} strings, more than {MAX_STOP_STRINGS}", param="stop")
+        raise InvalidParameterError(
+            f"stop has {len(strings)} strings, more than {MAX_STOP_STRINGS}", param="stop"
+        )
     for text in strings:
         if not isinstance(text, str) or not text:
-            raise InvalidParameterError(f"stop has {text!r}; only non-empty strings are allowed", param="stop")
+            raise InvalidParameterError(
+                f"stop has {text!r}; only non-empty strings are allowed", param="stop"
+            )
     return strings
 
 

@@ -233,7 +233,9 @@ class Ops(Protocol):
         """out = x / sqrt(mean(x^2) + eps) * weight, per row (Zhang & Sennrich 2019). `out` may be `x`."""
         ...
 
-    def linear(self, batch: Batch, x: Activation, w: Linear, out: Activation, *, accumulate: bool = False) -> None:
+    def linear(
+        self, batch: Batch, x: Activation, w: Linear, out: Activation, *, accumulate: bool = False
+    ) -> None:
         """out = x @ w.T, or out += x @ w.T (the residual add, fused)."""
         ...
 
@@ -276,5 +278,3 @@ class Ops(Protocol):
     def close(self) -> None:
         """Stop worker threads."""
         ...
-
-
