@@ -1,0 +1,267 @@
+"""The reference backend: numpy, slow, obviously right. It judges every kernel, and needs no compiler.
+
+Weights are dequantised to f32 once, at load (8 times the file of a 4-bit model): a correctness tool, not a product.
+Every row is computed on its own, in calls whose shapes depend on that row alone, so that a row's bits do not depend
+on its neighbours here either; sums are carried in f64 wherever that is cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from chairlift.ops.batch_check import check_batch, check_range, check_sample_batch
+from chairlift.ops.dequantize import dequantize
+from chairlift.ops.interface import (
+    Activation,
+    Axis,
+    Batch,
+    Float32,
+    GatedLinear,
+    HostTensor,
+    KVCache,
+    KVCacheSpec,
+    Linear,
+    Norm,
+    RaggedBatch,
+    Rope,
+    RopeSpec,
+    SampleBatch,
+    SampleResult,
+)
+from chairlift.ops.reference_sampling import sample_rows
+from chairlift.ops.rope_tables import cos_sin_tables
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class _Activation:
+    axis: Axis
+    rows: Float32  # [largest step of the axis, width]
+
+
+@dataclass(slots=True)
+class _GatedLinear:
+    gate: Float32  # [out, in]
+    up: Float32  # [out, in]
+    function: Callable[[Float64], Float64]
+
+
+@dataclass(slots=True)
+class _Rope:
+    cos: Float32  # [max_positions, head_dim / 2]
+    sin: Float32
+
+
+@dataclass(slots=True)
+class _KVCache:
+    spec: KVCacheSpec
+    # In the cache's dtype: [num_layers, num_blocks * block_size, num_kv_heads, head_dim]
+    keys: npt.NDArray[Any]
+    values: npt.NDArray[Any]
+
+
+class ReferenceOps:
+    """`Ops` in numpy for steps of at most `max_num_tokens` rows and `max_num_logits` rows of logits."""
+
+    name = "reference"
+
+    def __init__(self, max_num_tokens: int, max_num_logits: int) -> None:
+        self._max_rows = {Axis.TOKENS: max_num_tokens, Axis.LOGITS: max_num_logits}
+
+    def describe(self) -> dict[str, str]:
+        """Facts for `chairlift env`."""
+        return {"backend": self.name, "numpy": np.__version__}
+
+    # -- load ------------------------------------------------------------------------------------------------
+    def load_linear(self, parts: Sequence[HostTensor]) -> Linear:
+        """Dequantise `[out, in]` parts and stack them along `out`."""
+        return Linear(np.concatenate([dequantize(part) for part in parts]))
+
+    def load_gated_linear(self, gate: HostTensor, up: HostTensor, activation: str) -> GatedLinear:
+        """Dequantise gate and up, `[out, in]` each; raises ValueError for an unknown activation."""
+        if activation not in _ACTIVATIONS:
+            raise ValueError(f"activation is {activation!r}; known: {', '.join(_ACTIVATIONS)}")
+        return GatedLinear(_GatedLinear(dequantize(gate), dequantize(up), _ACTIVATIONS[activation]))
+
+    def load_norm(self, weight: HostTensor) -> Norm:
+        """Dequantise a norm's weight `[width]`."""
+        return Norm(dequantize(weight)[0])
+
+    def make_rope(self, spec: RopeSpec) -> Rope:
+        """Build the cos and sin tables."""
+        return Rope(_Rope(*cos_sin_tables(spec)))
+
+    def allocate_kv_cache(self, spec: KVCacheSpec) -> KVCache:
+        """Reserve the pool; np.zeros maps pages on first touch only."""
+        shape = (spec.num_layers, spec.num_blocks * spec.block_size, spec.num_kv_heads, spec.head_dim)
+        dtype = {"f16": np.float16, "f32": np.float32}[spec.dtype]
+        return KVCache(_KVCache(spec, np.zeros(shape, dtype), np.zeros(shape, dtype)))
+
+    def allocate_activation(self, axis: Axis, width: int) -> Activation:
+        """Reserve `width` f32 columns for the largest step of the axis."""
+        return Activation(_Activation(axis, np.zeros((self._max_rows[axis], width), np.float32)))
+
+    # -- step ------------------------------------------------------------------------------------------------
+    def upload_batch(self, batch: RaggedBatch) -> Batch:
+        """Check a batch (raises ValueError) and use it as it is."""
+        check_batch(batch, self._max_rows[Axis.TOKENS], self._max_rows[Axis.LOGITS])
+        return Batch(batch)
+
+    def embed(self, batch: Batch, table: Linear, out: Activation) -> None:
+        """out[t] = row input_ids[t] of the table; raises ValueError for an id outside it."""
+        ids, weights = _ragged(batch).input_ids, cast(Float32, table)
+        check_range("input_ids", ids, 0, len(weights))
+        _live(batch, out)[:] = weights[ids]
+
+    def rms_norm(self, batch: Batch, x: Activation, norm: Norm, eps: float, out: Activation) -> None:
+        """out = x / sqrt(mean(x^2) + eps) * weight, per row."""
+        rows = _live(batch, x).astype(np.float64)  # [rows, width]
+        scale = 1.0 / np.sqrt(np.mean(rows * rows, axis=1, keepdims=True) + eps)
+        _live(batch, out)[:] = rows * scale * cast(Float32, norm)
+
+    def linear(
+        self, batch: Batch, x: Activation, w: Linear, out: Activation, *, accumulate: bool = False
+    ) -> None:
+        """out = x @ w.T, or out += x @ w.T."""
+        product = _rows_times(_live(batch, x), cast(Float32, w))
+        target = _live(batch, out)
+        target[:] = target + product if accumulate else product
+
+    def gated_linear(self, batch: Batch, x: Activation, w: GatedLinear, out: Activation) -> None:
+        """out = activation(x @ gate.T) * (x @ up.T)."""
+        weights, rows = cast(_GatedLinear, w), _live(batch, x)
+        gate = weights.function(_rows_times(rows, weights.gate).astype(np.float64))
+        _live(batch, out)[:] = gate * _rows_times(rows, weights.up)
+
+    def rope_and_store(self, batch: Batch, qkv: Activation, rope: Rope, kv: KVCache, layer: int) -> None:
+        """Rotate q in place; rotate k, round k and v to the cache's dtype and store them at slot_mapping."""
+        ragged, cache, tables = _ragged(batch), cast(_KVCache, kv), cast(_Rope, rope)
+        slots, positions = ragged.slot_mapping, ragged.positions
+        check_range("slot_mapping", slots, 0, cache.keys.shape[1])
+        check_range("positions", positions, 0, len(tables.cos))
+        q, k, v = _split_heads(_live(batch, qkv), cache.spec)
+        cos, sin = tables.cos[positions, None], tables.sin[positions, None]  # [tokens, 1, dim / 2]
+        q[:] = _rotate(q, cos, sin)
+        cache.keys[layer, slots] = _rotate(k, cos, sin)
+        cache.values[layer, slots] = v
+
+    def attention(
+        self, batch: Batch, qkv: Activation, kv: KVCache, layer: int, scale: float, out: Activation
+    ) -> None:
+        """Causal grouped-query attention, one row at a time, over what the cache holds."""
+        ragged, cache = _ragged(batch), cast(_KVCache, kv)
+        q, _, _ = _split_heads(_live(batch, qkv), cache.spec)  # [tokens, q heads, dim]
+        result = _live(batch, out)
+        for i in range(ragged.num_reqs):
+            slots = _slots(ragged, i, cache.spec)
+            keys, values = cache.keys[layer, slots], cache.values[layer, slots]  # [seq_len, kv heads, dim]
+            for row in range(ragged.query_start_loc[i], ragged.query_start_loc[i + 1]):
+                visible = int(ragged.positions[row]) + 1
+                result[row] = _attend(q[row], keys[:visible], values[:visible], scale)
+
+    def gather_logits_rows(self, batch: Batch, x: Activation, out: Activation) -> None:
+        """out[i] = x[logits_indices[i]]."""
+        _live(batch, out)[:] = _live(batch, x)[_ragged(batch).logits_indices]
+
+    def sample(self, batch: Batch, logits: Activation, request: SampleBatch) -> SampleResult:
+        """Draw or score tokens; raises ValueError for ids or rows out of range."""
+        rows = _live(batch, logits)
+        check_sample_batch(request, *rows.shape)
+        return sample_rows(rows, request)
+
+    def copy_blocks(self, kv: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks (from, to) in every layer, in order."""
+        cache = cast(_KVCache, kv)
+        for pair in pairs:
+            if min(pair) < 0 or max(pair) >= cache.spec.num_blocks:
+                raise ValueError(f"block copy {pair} is outside the pool of {cache.spec.num_blocks} blocks")
+            source, target = (slice(b * cache.spec.block_size, (b + 1) * cache.spec.block_size) for b in pair)
+            for pool in (cache.keys, cache.values):
+                pool[:, target] = pool[:, source]
+
+    def to_numpy(self, batch: Batch, x: Activation) -> Float32:
+        """A copy of an activation's live rows."""
+        return _live(batch, x).copy()
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+def _ragged(batch: Batch) -> RaggedBatch:
+    return cast(RaggedBatch, batch)
+
+
+def _live(batch: Batch, x: Activation) -> Float32:
+    """The rows of an activation that this step has; a view."""
+    activation, ragged = cast(_Activation, x), _ragged(batch)
+    count = ragged.num_tokens if activation.axis is Axis.TOKENS else len(ragged.logits_indices)
+    rows: Float32 = activation.rows[:count]
+    return rows
+
+
+def _rows_times(x: Float32, w: Float32) -> Float32:
+    """x @ w.T, one product of the same shape for each row: [rows, in], [out, in] -> [rows, out]."""
+    out = np.empty((len(x), len(w)), np.float32)
+    for row in range(len(x)):
+        out[row] = w @ x[row]
+    return out
+
+
+def _split_heads(qkv: Float32, spec: KVCacheSpec) -> tuple[Float32, Float32, Float32]:
+    """Views of q, k and v as [tokens, heads, head_dim]."""
+    heads = qkv.reshape(len(qkv), -1, spec.head_dim)
+    v = heads.shape[1] - spec.num_kv_heads
+    k = v - spec.num_kv_heads
+    return heads[:, :k], heads[:, k:v], heads[:, v:]
+
+
+def _rotate(x: Float32, cos: Float32, sin: Float32) -> Float32:
+    """Rotate pairs (i, i + dim / 2): x [tokens, heads, dim], cos and sin [tokens, 1, dim / 2]."""
+    low, high = np.split(x.astype(np.float64), 2, axis=2)
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=2).astype(np.float32)
+
+
+def _slots(batch: RaggedBatch, i: int, spec: KVCacheSpec) -> npt.NDArray[np.int64]:
+    """Where positions 0..seq_len - 1 of request i lie in the pool; raises ValueError for a block outside it."""
+    positions = np.arange(batch.seq_lens[i], dtype=np.int64)
+    if len(positions) > batch.block_tables.shape[1] * spec.block_size:
+        raise ValueError(f"seq_lens[{i}] is {len(positions)}, more than its block table holds")
+    blocks = batch.block_tables[i, positions // spec.block_size].astype(np.int64)
+    check_range(f"block_tables[{i}]", blocks, 0, spec.num_blocks)
+    slots: npt.NDArray[np.int64] = blocks * spec.block_size + positions % spec.block_size
+    return slots
+
+
+def _attend(q: Float32, keys: npt.NDArray[Any], values: npt.NDArray[Any], scale: float) -> Float64:
+    """softmax(q k * scale) v of one row.
+
+    q: [q heads, dim]   keys, values: [visible, kv heads, dim]   result: [q heads * dim]
+    """
+    kv_heads, dim = keys.shape[1:]
+    grouped = q.reshape(kv_heads, -1, dim).astype(np.float64)  # adjacent q heads share a kv head
+    k = keys.astype(np.float64).transpose(1, 2, 0)  # [kv heads, dim, visible]
+    v = values.astype(np.float64).transpose(1, 0, 2)  # [kv heads, visible, dim]
+    scores = np.matmul(grouped, k) * scale  # [kv heads, group, visible]
+    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+    mixed: Float64 = np.matmul(weights / weights.sum(axis=2, keepdims=True), v)  # [kv heads, group, dim]
+    return mixed.reshape(-1)
+
+
+def _silu(x: Float64) -> Float64:
+    with np.errstate(over="ignore"):  # exp(800) = inf gives the right limit, 0
+        result: Float64 = x / (1.0 + np.exp(-x))
+    return result
+
+
+def _gelu_tanh(x: Float64) -> Float64:
+    result: Float64 = 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
+    return result
+
+
+_ACTIVATIONS: dict[str, Callable[[Float64], Float64]] = {"silu": _silu, "gelu_tanh": _gelu_tanh}
