@@ -1,0 +1,53 @@
+"""`chairlift bench lanes`: run a workload for real and draw who rode in which step."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from chairlift.cli.flags import add_engine_flags, engine_config
+from chairlift.cli.models import resolve_model
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-commands of `bench`."""
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    lanes = kinds.add_parser(
+        "lanes", help="draw a run as an SVG: one lane per request, tokens per step below"
+    )
+    lanes.add_argument(
+        "--model", metavar="PATH", help=".gguf file or Hugging Face folder (default: SmolLM2-135M)"
+    )
+    lanes.add_argument("--output", "-o", default="lanes.svg", metavar="FILE", help="default: lanes.svg")
+    lanes.add_argument("--workload", metavar="FILE", help="JSON file of requests (default: a synthetic mix)")
+    lanes.add_argument("--requests", type=int, default=24, metavar="N", help="how many of them (default: 24)")
+    add_engine_flags(lanes)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the workload and write the picture."""
+    from chairlift.bench.lanes import draw, record
+    from chairlift.bench.workload import from_file, synthetic
+    from chairlift.factory import build_engine
+
+    engine = build_engine(resolve_model(engine_config(args, args.model)))
+    try:
+        info = engine.info
+        items = (
+            from_file(args.workload)
+            if args.workload
+            else synthetic(args.requests, vocab_size=info.vocab_size)
+        )
+        title = (
+            f"{info.model_name}: {len(items[: args.requests])} requests board and leave while the lift runs"
+        )
+        recording = record(
+            engine, items[: args.requests], token_budget=info.max_num_batched_tokens, title=title
+        )
+    finally:
+        engine.close()
+    Path(args.output).write_text(draw(recording), encoding="utf-8")
+    tokens = sum(prompt + generated for _, _, prompt, generated in recording.steps)
+    print(f"{args.output}: {len(recording.steps)} steps, {tokens} tokens", file=sys.stderr)
+    return 0
