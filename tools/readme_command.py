@@ -15,7 +15,9 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def command(name: str) -> str:
-    match = re.search(rf"<!-- command: {re.escape(name)} -->\s*```sh\n(.*?)```", README.read_text(), re.DOTALL)
+    match = re.search(
+        rf"<!-- command: {re.escape(name)} -->\s*```sh\n(.*?)```", README.read_text(), re.DOTALL
+    )
     if not match:
         sys.exit(f"{README} has no command marked {name!r}")
     return match[1].strip()

@@ -22,7 +22,7 @@ class WorkItem:
 
 
 def synthetic(number: int, *, vocab_size: int, seed: int = 7, interval_s: float = 0.15) -> list[WorkItem]:
-    """`number` requests with long-tailed lengths (prompts of 8 to 320 tokens, answers of 8 to 120), Poisson arrivals."""
+    """`number` requests with long-tailed lengths (prompts 8 to 320 tokens, answers 8 to 120) and Poisson arrivals."""
     rng = random.Random(seed)
     items, now = [], 0.0
     for _ in range(number):

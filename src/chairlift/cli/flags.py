@@ -1,4 +1,7 @@
-"""Flags shared by every command that starts an engine, grouped as `--help` shows them. Names are vLLM's where it has them."""
+"""Flags shared by every command that starts an engine, grouped as `--help` shows them.
+
+Names are vLLM's where it has them.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,24 @@ from chairlift.config import BACKENDS, ISAS, KV_CACHE_DTYPES, POLICIES, EngineCo
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _ENGINE_FLAGS = (
-    "tokenizer chat_template download_dir max_model_len max_num_seqs max_num_batched_tokens max_num_waiting "
-    "scheduling_policy block_size kv_cache_dtype kv_cache_memory num_kv_blocks enable_prefix_caching backend threads "
-    "isa seed"
-).split()
+    "tokenizer",
+    "chat_template",
+    "download_dir",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_num_waiting",
+    "scheduling_policy",
+    "block_size",
+    "kv_cache_dtype",
+    "kv_cache_memory",
+    "num_kv_blocks",
+    "enable_prefix_caching",
+    "backend",
+    "threads",
+    "isa",
+    "seed",
+)
 
 
 def size_in_bytes(text: str) -> int:
@@ -37,7 +54,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--download-dir", metavar="DIR", help="where the default model is kept (default: user cache)"
     )
     model.add_argument(
-        "--max-model-len", type=int, metavar="TOKENS", help="context (default: what model and memory allow)"
+        "--max-model-len", type=int, metavar="TOKENS", help="context (default: as model and memory allow)"
     )
 
     schedule = parser.add_argument_group("scheduling")
@@ -77,9 +94,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     compute.add_argument(
         "--threads", type=int, metavar="N", help="worker threads (default: the cores we may use)"
     )
-    compute.add_argument(
-        "--backend", choices=BACKENDS, help="cpu = native kernels, reference = slow numpy (default: auto)"
-    )
+    compute.add_argument("--backend", choices=BACKENDS, help="native kernels or slow numpy (default: auto)")
     compute.add_argument(
         "--isa", choices=ISAS, help="instruction set of the kernels (default: the best here)"
     )

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="PATH", help=".gguf file or Hugging Face folder (default: SmolLM2-135M)"
     )
     parser.add_argument(
-        "--chat", action="store_true", help="put the prompt through the chat template as a user message"
+        "--chat", action="store_true", help="wrap the prompt in the chat template as a user message"
     )
     add_sampling_flags(parser, max_tokens=128, temperature=0.0)
     add_engine_flags(parser)

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--served-model-name",
         action="append",
         metavar="NAME",
-        help="name in the API; repeatable (default: the model's)",
+        help="name in the API; repeatable (default: model's)",
     )
     server.add_argument(
         "--step-log", metavar="FILE", help="write one JSON line per engine step, for `bench lanes`"

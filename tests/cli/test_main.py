@@ -1,0 +1,72 @@
+"""The command line: parsing, help, exit codes; nothing here loads a model."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from chairlift.cli.flags import size_in_bytes
+from chairlift.cli.main import COMMANDS, build_parser, main
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`chairlift COMMAND --help` works for each and exits with 0."""
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    assert f"chairlift {command}" in capsys.readouterr().out
+
+
+def test_serve_takes_the_flags_that_users_know() -> None:
+    """The flags of vLLM that we share have its names."""
+    args = build_parser("serve").parse_args(
+        "serve m.gguf --host 0.0.0.0 --port 1 --api-key k --max-model-len 10 --max-num-seqs 2 "
+        "--max-num-batched-tokens 64 --kv-cache-memory 2GiB --kv-cache-dtype f32 --block-size 32 --threads 1 "
+        "--served-model-name x --chat-template t.jinja --tokenizer tok.json --seed 5".split()
+    )
+    assert (args.model, args.kv_cache_memory, args.api_key) == ("m.gguf", 2 * 2**30, ["k"])
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512", 512), ("1k", 1024), ("1.5g", 1610612736), ("2GiB", 2**31), ("3 MB", 3 * 2**20)]
+)
+def test_sizes(text: str, size: int) -> None:
+    """Sizes are read as people write them."""
+    assert size_in_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "lots", "1x", "1e9"])
+def test_wrong_sizes_are_refused(text: str) -> None:
+    """What is no size says how to write one."""
+    with pytest.raises(argparse.ArgumentTypeError, match="write 512M"):
+        size_in_bytes(text)
+
+
+def test_a_missing_model_is_one_line_and_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback for a wrong path: one line on stderr that says what to do."""
+    assert main(["generate", "hi", "--model", "/no/such/model.gguf"]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no model at '/no/such/model.gguf'" in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_a_wrong_setting_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """A setting that argparse cannot judge is refused before any model is touched."""
+    assert main(["generate", "hi", "--block-size", "20"]) == 2
+    assert "--block-size is 20" in capsys.readouterr().err
+
+
+def test_importing_chairlift_is_light() -> None:
+    """`import chairlift` and `import chairlift.core.scheduler` load neither numpy nor anything else heavy."""
+    code = (
+        "import sys, chairlift, chairlift.core.scheduler; "
+        "heavy = {'numpy', 'fastapi', 'tokenizers', 'msgspec', 'jinja2', 'pydantic'} & set(sys.modules); "
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
