@@ -23,7 +23,7 @@ def dequantize_rows(data: Bytes, kind: TensorType, width: int) -> Float32:
         raise ValueError(f"rows of {data.shape} bytes do not hold {width} values of {kind.value}")
     data = np.ascontiguousarray(data)
     if kind is TensorType.F32:
-        return data.view(np.float32).copy()
+        return np.array(data.view(np.float32))
     if kind is TensorType.F16:
         return data.view(np.float16).astype(np.float32)
     if kind is TensorType.BF16:  # the upper half of an f32
@@ -53,11 +53,12 @@ def _q4_0(blocks: Bytes) -> Float32:
 
 
 def _q4_1(blocks: Bytes) -> Float32:
-    return _scale(blocks, 0) * _nibbles(blocks[:, :, 4:]) + _scale(blocks, 2)
+    values: Float32 = _scale(blocks, 0) * _nibbles(blocks[:, :, 4:]) + _scale(blocks, 2)
+    return values
 
 
 def _q8_0(blocks: Bytes) -> Float32:
-    integers = np.ascontiguousarray(blocks[:, :, 2:]).view(np.int8).astype(np.float32)
+    integers: Float32 = np.ascontiguousarray(blocks[:, :, 2:]).view(np.int8).astype(np.float32)
     return _scale(blocks, 0) * integers
 
 
