@@ -1,0 +1,62 @@
+// The kernels that have a version per instruction set. A table starts with every generic kernel (kernels/*_generic.cpp)
+// and each arch/<isa> replaces what it does faster, with the same bits.
+//
+// Files under arch/ see only this header and plain-data headers: no std templates, internal linkage, or the linker
+// may keep an AVX copy of a shared inline function for generic code.
+#pragma once
+
+#include <cstdint>
+
+#include "chairlift/ops.h"
+
+namespace chairlift {
+
+// -- linear (kernels/linear.cpp) -----------------------------------------------------------------------------------
+
+// How a panel of 16 outputs stores its weights; see kernels/packed_weight.h.
+enum class Layout : int { Group4, Group8, F16, BF16, F32 };
+constexpr int kNumLayouts = 5;
+
+// Dot products of all rows with a few adjacent panels:
+// acc[p][r][j] = sum over k ascending of x[r, k] * w[16 * p + j, k], one fma chain each, starting from 0.
+struct PanelTask {
+  const float* x = nullptr;  // [rows, in]
+  int64_t x_stride = 0;      // floats between rows
+  int64_t rows = 0;
+  int64_t in = 0;
+  const uint8_t* panels = nullptr;  // [num_panels, panel_bytes], 64-byte aligned
+  int64_t panel_bytes = 0;
+  int64_t num_panels = 0;
+  float* acc = nullptr;  // [num_panels, rows, 16], 64-byte aligned
+};
+using PanelKernel = void (*)(const PanelTask&);
+
+// y[i] = act(gate[i]) * up[i] for n values.
+using GateKernel = void (*)(const float* gate, const float* up, int64_t n, float* y);
+
+struct LinearKernels {
+  PanelKernel panels[kNumLayouts] = {};
+  GateKernel gate[2] = {};  // by GateActivation
+};
+
+// -- probes of the machine's limits (kernels/probe.cpp) ------------------------------------------------------------
+
+struct ProbeKernels {
+  // Runs `iterations` times 16 independent fma chains at full vector width; returns the fmas done (scalar count).
+  int64_t (*fma_peak)(int64_t iterations, float* sink) = nullptr;
+  // Sums n floats at full width.
+  float (*stream)(const float* data, int64_t n) = nullptr;
+};
+
+struct KernelTable {
+  const char* isa = "";
+  LinearKernels linear;
+  ProbeKernels probe;
+};
+
+void register_generic_linear(KernelTable&);  // kernels/linear_generic.cpp
+void register_generic_step(KernelTable&);    // kernels/step_table.cpp
+void register_avx2_linear(KernelTable&);     // arch/avx2/linear_table.cpp
+void register_avx2_step(KernelTable&);       // arch/avx2/step_table.cpp
+
+}  // namespace chairlift

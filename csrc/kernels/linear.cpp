@@ -1,0 +1,147 @@
+// Cutting a linear op into tiles (a few panels x a block of rows) and spreading them over the threads.
+#include <algorithm>
+
+#include "kernels/packed_weight.h"
+#include "runtime/context.h"
+
+namespace chairlift {
+namespace {
+
+// Accumulators of a tile: small enough for the first-level cache beside a chunk of weights.
+constexpr int64_t kMaxTileRows = 96;
+constexpr int64_t kMaxTilePanels = 8;
+constexpr int64_t kMaxAccRows = 192;  // panels x rows of a tile
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// How a segment is cut. Bits don't depend on it.
+struct Tiling {
+  int64_t rows_per_tile = 1;
+  int64_t panels_per_tile = 1;
+  int64_t row_blocks = 1;
+  int64_t panel_blocks = 1;
+
+  int64_t num_tiles() const { return row_blocks * panel_blocks; }
+};
+
+// Many rows: one unit of panels at a time, so that a chunk of weights is dequantised once for the row block.
+// Few rows: more panels a tile, to have independent chains of fma and fewer claims, but tiles enough to share out.
+Tiling choose_tiling(int64_t rows, int64_t panels, int64_t panel_unit, int num_threads) {
+  Tiling tiling;
+  tiling.row_blocks = ceil_div(rows, kMaxTileRows);
+  tiling.rows_per_tile = ceil_div(rows, tiling.row_blocks);
+  const int64_t by_scratch = kMaxAccRows / tiling.rows_per_tile;
+  const int64_t by_sharing = panels * tiling.row_blocks / (8 * num_threads);
+  const int64_t wanted = std::min({by_scratch, by_sharing, kMaxTilePanels});
+  tiling.panels_per_tile = std::max(panel_unit, wanted / 2 * 2);
+  tiling.panel_blocks = ceil_div(panels, tiling.panels_per_tile);
+  return tiling;
+}
+
+struct Tile {
+  int64_t first_row, num_rows, first_panel, num_panels;
+};
+
+Tile tile_at(const Tiling& tiling, int64_t index, int64_t rows, int64_t panels) {
+  Tile tile;
+  // Row blocks of one panel block are adjacent: they read the same weights.
+  tile.first_row = index % tiling.row_blocks * tiling.rows_per_tile;
+  tile.num_rows = std::min(tiling.rows_per_tile, rows - tile.first_row);
+  tile.first_panel = index / tiling.row_blocks * tiling.panels_per_tile;
+  tile.num_panels = std::min(tiling.panels_per_tile, panels - tile.first_panel);
+  return tile;
+}
+
+PanelTask panel_task(const float* x, int64_t in, const Tile& tile, const Segment& segment, float* acc) {
+  PanelTask task;
+  task.x = x + tile.first_row * in;
+  task.x_stride = in;
+  task.rows = tile.num_rows;
+  task.in = in;
+  task.panels = segment.panel(tile.first_panel);
+  task.panel_bytes = segment.panel_bytes;
+  task.num_panels = tile.num_panels;
+  task.acc = acc;
+  return task;
+}
+
+// y[0, n) = acc, or += acc
+void store_outputs(const float* acc, int64_t n, float* y, bool accumulate) {
+  if (accumulate) {
+    for (int64_t j = 0; j < n; ++j) y[j] += acc[j];
+  } else {
+    for (int64_t j = 0; j < n; ++j) y[j] = acc[j];
+  }
+}
+
+void linear_tile(const KernelTable& kernels, const float* x, const PackedWeight& w, const Segment& segment,
+                 const Tile& tile, float* y, bool accumulate) {
+  alignas(64) float acc[kMaxAccRows * kPanelWidth];
+  kernels.linear.panels[static_cast<int>(segment.layout)](panel_task(x, w.in, tile, segment, acc));
+  for (int64_t p = 0; p < tile.num_panels; ++p) {
+    const int64_t out = (tile.first_panel + p) * kPanelWidth;
+    const int64_t n = std::min(kPanelWidth, segment.num_out - out);
+    for (int64_t r = 0; r < tile.num_rows; ++r) {
+      float* row = y + (tile.first_row + r) * w.out + segment.first_out + out;
+      store_outputs(acc + (p * tile.num_rows + r) * kPanelWidth, n, row, accumulate);
+    }
+  }
+}
+
+// Dot products of a gated tile: acc = gate 0, up 0, gate 1, up 1, ... [rows, 16] each.
+void gated_products(const KernelTable& kernels, const float* x, const PackedWeight& w, const Tile& tile, float* acc) {
+  for (size_t s = 0; s < w.segments.size(); ++s) {
+    const Segment& segment = w.segments[s];
+    float* segment_acc = acc + static_cast<int64_t>(s) * tile.num_rows * kPanelWidth;
+    kernels.linear.panels[static_cast<int>(segment.layout)](panel_task(x, w.in, tile, segment, segment_acc));
+  }
+}
+
+void gated_tile(const KernelTable& kernels, const float* x, const PackedWeight& w, GateActivation activation,
+                const Tile& tile, int64_t first_out, float* y) {
+  alignas(64) float acc[kMaxAccRows * kPanelWidth];
+  gated_products(kernels, x, w, tile, acc);
+  const GateKernel gate = kernels.linear.gate[static_cast<int>(activation)];
+  const int64_t panel_size = tile.num_rows * kPanelWidth;
+  const int64_t num_pairs = tile.num_panels * static_cast<int64_t>(w.segments.size()) / 2;
+  for (int64_t pair = 0; pair < num_pairs; ++pair) {
+    float* gate_acc = acc + 2 * pair * panel_size;
+    gate(gate_acc, gate_acc + panel_size, panel_size, gate_acc);
+    const int64_t out = first_out + pair * kPanelWidth;
+    const int64_t n = std::min(kPanelWidth, w.out - out);
+    for (int64_t r = 0; r < tile.num_rows; ++r) {
+      store_outputs(gate_acc + r * kPanelWidth, n, y + (tile.first_row + r) * w.out + out, false);
+    }
+  }
+}
+
+}  // namespace
+
+void linear(Context& context, const float* x, int64_t rows, const PackedWeight& w, float* y, bool accumulate) {
+  const KernelTable& kernels = context.kernels();
+  for (const Segment& segment : w.segments) {
+    const Tiling tiling = choose_tiling(rows, segment.num_panels, 1, context.num_threads());
+    context.pool().parallel_for(tiling.num_tiles(), [&](int64_t index) {
+      const Tile tile = tile_at(tiling, index, rows, segment.num_panels);
+      linear_tile(kernels, x, w, segment, tile, y, accumulate);
+    });
+  }
+}
+
+void gated_linear(Context& context, const float* x, int64_t rows, const PackedWeight& w, GateActivation activation,
+                  float* y) {
+  const KernelTable& kernels = context.kernels();
+  const int64_t panels_per_output = 2 / static_cast<int64_t>(w.segments.size());  // 2 interleaved, 1 in two segments
+  const int64_t num_panels = w.segments[0].num_panels;
+  Tiling tiling = choose_tiling(rows, num_panels, panels_per_output, context.num_threads());
+  if (panels_per_output == 1) {
+    tiling.panels_per_tile = 1;
+    tiling.panel_blocks = num_panels;
+  }
+  context.pool().parallel_for(tiling.num_tiles(), [&](int64_t index) {
+    const Tile tile = tile_at(tiling, index, rows, num_panels);
+    gated_tile(kernels, x, w, activation, tile, tile.first_panel / panels_per_output * kPanelWidth, y);
+  });
+}
+
+}  // namespace chairlift

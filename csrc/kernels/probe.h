@@ -1,0 +1,16 @@
+// What the machine can do at most, measured with the threads and instructions the kernels use.
+#pragma once
+
+#include <cstdint>
+
+namespace chairlift {
+
+class Context;
+
+// Fused multiply-adds a second over all threads, from registers.
+double probe_fma_peak(Context&, double seconds);
+
+// Bytes a second read over all threads from a buffer of this size, best of `passes`.
+double probe_stream(Context&, int64_t bytes, int passes);
+
+}  // namespace chairlift

@@ -1,0 +1,67 @@
+#include "runtime/context.h"
+
+#include <stdexcept>
+
+#include "runtime/cpu_features.h"
+
+namespace chairlift {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+KernelTable build_generic_table() {
+  KernelTable table;
+  table.isa = "generic";
+  register_generic_linear(table);
+  register_generic_step(table);
+  return table;
+}
+
+const KernelTable& generic_table() {
+  static const KernelTable table = build_generic_table();
+  return table;
+}
+
+#ifdef CHAIRLIFT_HAVE_AVX2
+KernelTable build_avx2_table() {
+  KernelTable table = generic_table();
+  table.isa = "avx2";
+  register_avx2_linear(table);
+  register_avx2_step(table);
+  return table;
+}
+
+const KernelTable* avx2_table() {
+  if (!cpu_has_avx2()) return nullptr;
+  static const KernelTable table = build_avx2_table();
+  return &table;
+}
+#else
+const KernelTable* avx2_table() { return nullptr; }
+#endif
+
+const KernelTable* choose_table(const std::string& isa) {
+  if (isa == "generic") return &generic_table();
+  if (isa != "auto" && isa != "avx2") {
+    throw std::invalid_argument("isa is \"" + isa + "\"; it must be \"auto\", \"generic\" or \"avx2\"");
+  }
+  const KernelTable* avx2 = avx2_table();
+  if (avx2 != nullptr) return avx2;
+  if (isa == "avx2") throw std::invalid_argument("isa is \"avx2\" but this processor lacks AVX2, FMA or F16C");
+  return &generic_table();
+}
+
+int checked_threads(int num_threads) {
+  if (num_threads < 1 || num_threads > kMaxThreads) {
+    throw std::invalid_argument("num_threads is " + std::to_string(num_threads) + "; it must be between 1 and " +
+                                std::to_string(kMaxThreads));
+  }
+  return num_threads;
+}
+
+}  // namespace
+
+Context::Context(int num_threads, const std::string& isa)
+    : kernels_(choose_table(isa)), pool_(checked_threads(num_threads)) {}
+
+}  // namespace chairlift

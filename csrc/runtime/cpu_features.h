@@ -1,0 +1,9 @@
+// What the processor and the operating system offer, asked at run time.
+#pragma once
+
+namespace chairlift {
+
+// AVX2, FMA and F16C together: what files under arch/avx2 are compiled for.
+bool cpu_has_avx2();
+
+}  // namespace chairlift

@@ -1,0 +1,148 @@
+#include "runtime/thread_pool.h"
+
+#include <chrono>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+namespace chairlift {
+namespace {
+
+// The machine is shared with the front end and its clients, so an idle thread gives its core back soon; the spin
+// only has to bridge the gap between two ops of a step.
+constexpr auto kSpinTime = std::chrono::microseconds(40);
+constexpr int kSpinsPerClockRead = 16;
+
+void cpu_relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Spins until done() or the spin time is over; returns the last done().
+template <typename Done>
+bool spin_until(Done done) {
+  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < kSpinsPerClockRead; ++i) {
+      if (done()) return true;
+      cpu_relax();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  return done();
+}
+
+// Every thread that computes uses IEEE defaults (round to nearest, denormals kept), whatever it inherited.
+void set_float_defaults() {
+#if defined(__x86_64__)
+  _mm_setcsr(0x1f80);
+#endif
+}
+
+// The caller is somebody else's thread: its settings are put back afterwards.
+class FloatDefaults {
+ public:
+#if defined(__x86_64__)
+  FloatDefaults() : saved_(_mm_getcsr()) {
+    if (saved_ != 0x1f80) set_float_defaults();
+  }
+  ~FloatDefaults() {
+    if ((saved_ & ~0x3fu) != 0x1f80) _mm_setcsr(saved_);
+  }
+
+ private:
+  unsigned saved_;
+#else
+  FloatDefaults() {}
+#endif
+};
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads) {
+  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { worker_main(); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard<std::mutex> lock(sleep_mutex_);
+    stop_.store(true);
+  }
+  wake_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(int64_t num_tiles, TileFn fn, void* context) {
+  if (num_tiles <= 0) return;
+  FloatDefaults float_defaults;
+  if (num_tiles == 1 || workers_.empty()) {
+    for (int64_t tile = 0; tile < num_tiles; ++tile) fn(context, tile);
+    return;
+  }
+  std::lock_guard<std::mutex> lock(caller_mutex_);
+  open_job(num_tiles, fn, context);
+  claim_tiles();
+  close_job();
+}
+
+void ThreadPool::open_job(int64_t num_tiles, TileFn fn, void* context) {
+  fn_ = fn;
+  fn_context_ = context;
+  num_tiles_ = num_tiles;
+  next_tile_.store(0, std::memory_order_relaxed);
+  job_.fetch_add(1);
+  if (sleeping_.load() > 0) {
+    { std::lock_guard<std::mutex> lock(sleep_mutex_); }  // a worker between its last look and its sleep sees the job
+    wake_.notify_all();
+  }
+}
+
+// A worker enters with inside_ += 1, then looks whether the job is open. Both sides are sequentially consistent, so
+// either the worker sees the job closed and leaves, or the caller sees the worker inside and waits for it. Nobody
+// waits for workers that are still asleep.
+void ThreadPool::close_job() {
+  job_.fetch_add(1);
+  auto all_left = [this] { return inside_.load() == 0; };
+  while (!spin_until(all_left)) std::this_thread::yield();  // a worker lost its core in the middle of a tile
+}
+
+void ThreadPool::claim_tiles() {
+  for (;;) {
+    const int64_t tile = next_tile_.fetch_add(1, std::memory_order_relaxed);
+    if (tile >= num_tiles_) return;
+    fn_(fn_context_, tile);
+  }
+}
+
+void ThreadPool::worker_main() {
+  set_float_defaults();
+  uint64_t last_job = 0;
+  while (wait_for_job(last_job)) {
+    inside_.fetch_add(1);
+    const uint64_t job = job_.load();
+    if (job & 1) {
+      claim_tiles();
+      last_job = job;
+    }
+    inside_.fetch_sub(1);
+  }
+}
+
+bool ThreadPool::wait_for_job(uint64_t last_job) {
+  auto ready = [this, last_job] {
+    const uint64_t job = job_.load();
+    return ((job & 1) && job != last_job) || stop_.load();
+  };
+  if (!spin_until(ready)) {
+    std::unique_lock<std::mutex> lock(sleep_mutex_);
+    sleeping_.fetch_add(1);
+    wake_.wait(lock, ready);
+    sleeping_.fetch_sub(1);
+  }
+  return !stop_.load();
+}
+
+}  // namespace chairlift
