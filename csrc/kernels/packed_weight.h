@@ -44,6 +44,10 @@ struct Segment {
 };
 
 struct PackedWeight {
+  PackedWeight() = default;
+  PackedWeight(PackedWeight&&) = default;  // too big to be copied by accident
+  PackedWeight& operator=(PackedWeight&&) = default;
+
   int64_t out = 0;
   int64_t in = 0;
   // Gated weights hold gate and up, [out, in] each: one segment with panels gate 0, up 0, gate 1, up 1, ... when both
