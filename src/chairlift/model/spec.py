@@ -15,7 +15,11 @@ MAX_POSITIONS = 2**24  # of a table of cosines; no model of today has a longer c
 
 @dataclass(frozen=True, slots=True)
 class RopeParameters:
-    """Rotary embedding as the model's files describe it; the fields are those of `ops.interface.RopeSpec`."""
+    """Rotary embedding as the model's files describe it; the fields are those of `ops.interface.RopeSpec`.
+
+    Raises:
+        ModelLoadError: a number is not positive, or llama3's band of frequencies is empty.
+    """
 
     base: float = 10000.0
     scaling: str = "none"  # none | linear | llama3
@@ -23,6 +27,15 @@ class RopeParameters:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_positions: int = 8192
+
+    def __post_init__(self) -> None:
+        _check_positive("rope base", self.base)
+        _check_positive("rope factor", self.factor)
+        if self.scaling == "llama3":
+            _check_positive("rope original_max_positions", self.original_max_positions)
+            _check_positive(
+                "rope high_freq_factor - low_freq_factor", self.high_freq_factor - self.low_freq_factor
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +71,7 @@ class ModelSpec:
             )
         if self.head_dim % 2:
             raise ModelLoadError(f"head_dim is {self.head_dim}; rotary embedding needs an even one")
-        for name, value in (("rms_norm_eps", self.rms_norm_eps), ("rope base", self.rope.base)):
-            if not 0.0 < value < 1e12:
-                raise ModelLoadError(f"{name} is {value}; it must be positive and finite")
+        _check_positive("rms_norm_eps", self.rms_norm_eps)
         for token_id in self.eos_token_ids:
             if not 0 <= token_id < self.vocab_size:
                 raise ModelLoadError(
@@ -87,3 +98,8 @@ _SIZES = (
 def _check_size(name: str, value: int, limit: int) -> None:
     if not 1 <= value <= limit:
         raise ModelLoadError(f"{name} is {value}, outside [1, {limit}]")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0.0 < value < 1e12:
+        raise ModelLoadError(f"{name} is {value}; it must be positive and finite")

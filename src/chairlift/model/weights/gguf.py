@@ -55,7 +55,9 @@ _SUPPORTED = {
 _REFUSED = {
     **dict(enumerate(["Q5_0", "Q5_1"], start=6)),
     **dict(enumerate(["Q8_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K"], start=9)),
-    **dict(enumerate(["IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS"], start=16)),
+    **dict(
+        enumerate(["IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS"], start=16)
+    ),
     **dict(enumerate(["I8", "I16", "I32", "I64", "F64", "IQ1_M"], start=24)),
     **{34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4"},
 }
