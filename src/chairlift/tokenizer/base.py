@@ -24,6 +24,11 @@ class Tokenizer(Protocol):
         """Every id that ends a turn: the file's eos, the tokenizer's, the template's turn-end token."""
         ...
 
+    @property
+    def strips_leading_space(self) -> bool:
+        """True when decoding drops one leading space (SentencePiece with a space prefix)."""
+        ...
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text. With add_special_tokens a BOS is added if the model wants one and the text has none."""
         ...
