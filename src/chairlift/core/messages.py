@@ -47,7 +47,11 @@ class Preemption(NamedTuple):
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """Every decision of one step; the runner needs nothing else, and it is what explains the step later."""
+    """Every decision of one step; the runner needs nothing else, and it is what explains the step later.
+
+    The runner frees the rows of `finished_request_ids` and `preempted` before it makes those of `new_requests`:
+    an id may leave and come back in one step.
+    """
 
     step: int
     new_requests: list[NewRequest] = field(default_factory=list)
@@ -59,6 +63,8 @@ class SchedulerOutput:
     token_budget: int = 0
     num_running: int = 0
     num_waiting: int = 0
+    scheduled_at: float = 0.0  # the `now` given to `schedule`, seconds
+    updated_at: float = 0.0  # and the one given to `update`
 
     @property
     def is_empty(self) -> bool:
@@ -100,3 +106,19 @@ class RequestResult(NamedTuple):
     prompt_logprobs: list[TokenLogprobs] | None
     num_cached_tokens: int
     num_preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """Gauges, and totals since the scheduler was made."""
+
+    num_running: int
+    num_waiting: int  # preempted ones included
+    num_blocks: int
+    num_free_blocks: int  # without key and references
+    num_cached_blocks: int  # without references, evictable
+    num_used_blocks: int
+    num_preemptions: int
+    num_evictions: int
+    prefix_query_tokens: int  # of requests boarding for the first time: tokens looked up in the prefix cache
+    prefix_hit_tokens: int  # of those, found
