@@ -49,6 +49,9 @@ def check_sample_batch(request: SampleBatch, num_logits: int, vocab_size: int) -
         raise ValueError(f"{len(request.bias_values)} bias_values for {len(request.bias_ids)} bias_ids")
     check_range("bias_ids", request.bias_ids, 0, vocab_size)
     check_range("history_ids", request.history_ids, 0, vocab_size)
+    lengths = np.diff(request.history_start)
+    if ((request.history_prompt_len < 0) | (request.history_prompt_len > lengths)).any():
+        raise ValueError("history_prompt_len must lie between 0 and the entry's history")
 
 
 def check_range(name: str, values: npt.NDArray[np.integer], low: int, high: int) -> None:

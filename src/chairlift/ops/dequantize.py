@@ -49,7 +49,8 @@ def _nibbles(packed: Bytes) -> Float32:
 
 
 def _q4_0(blocks: Bytes) -> Float32:
-    return _scale(blocks, 0) * (_nibbles(blocks[:, :, 2:]) - np.float32(8))
+    integers: Float32 = _nibbles(blocks[:, :, 2:]) - np.float32(8)
+    return _scale(blocks, 0) * integers
 
 
 def _q4_1(blocks: Bytes) -> Float32:
