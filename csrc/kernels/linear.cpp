@@ -118,6 +118,7 @@ void gated_tile(const KernelTable& kernels, const float* x, const PackedWeight& 
 }  // namespace
 
 void linear(Context& context, const float* x, int64_t rows, const PackedWeight& w, float* y, bool accumulate) {
+  if (rows == 0) return;
   const KernelTable& kernels = context.kernels();
   for (const Segment& segment : w.segments) {
     const Tiling tiling = choose_tiling(rows, segment.num_panels, 1, context.num_threads());
@@ -130,6 +131,7 @@ void linear(Context& context, const float* x, int64_t rows, const PackedWeight& 
 
 void gated_linear(Context& context, const float* x, int64_t rows, const PackedWeight& w, GateActivation activation,
                   float* y) {
+  if (rows == 0) return;
   const KernelTable& kernels = context.kernels();
   const int64_t panels_per_output = 2 / static_cast<int64_t>(w.segments.size());  // 2 interleaved, 1 in two segments
   const int64_t num_panels = w.segments[0].num_panels;
