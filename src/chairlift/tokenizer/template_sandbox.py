@@ -34,89 +34,21 @@ SIZE_PER_STEP = 256
 MAX_WIDTH = 64  # of an indent
 MAX_INT_BITS = 256
 
-_STR_METHODS = frozenset(
-    [
-        "capitalize",
-        "count",
-        "endswith",
-        "find",
-        "index",
-        "isalnum",
-        "isalpha",
-        "isascii",
-        "isdecimal",
-        "isdigit",
-        "islower",
-        "isnumeric",
-        "isspace",
-        "istitle",
-        "isupper",
-        "join",
-        "lower",
-        "lstrip",
-        "partition",
-        "removeprefix",
-        "removesuffix",
-        "replace",
-        "rfind",
-        "rindex",
-        "rpartition",
-        "rsplit",
-        "rstrip",
-        "split",
-        "splitlines",
-        "startswith",
-        "strip",
-        "swapcase",
-        "title",
-        "upper",
-    ]
-)
-_METHODS: dict[type, frozenset[str]] = {
-    str: _STR_METHODS,
-    list: frozenset({"count", "index"}),
-    tuple: frozenset({"count", "index"}),
-    dict: frozenset({"get", "items", "keys", "values"}),
-    int: frozenset(),
-    float: frozenset(),
-    bytes: frozenset(),
+_METHODS = {
+    str: "capitalize count endswith find index isalnum isalpha isascii isdecimal isdigit islower isnumeric isspace "
+    "istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind rindex rpartition rsplit "
+    "rstrip split splitlines startswith strip swapcase title upper",
+    list: "count index",
+    tuple: "count index",
+    dict: "get items keys values",
+    int: "",
+    float: "",
+    bytes: "",
 }
-_KEPT_FILTERS = [
-    "abs",
-    "attr",
-    "capitalize",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "first",
-    "float",
-    "groupby",
-    "int",
-    "items",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "reject",
-    "rejectattr",
-    "reverse",
-    "select",
-    "selectattr",
-    "sort",
-    "string",
-    "striptags",
-    "sum",
-    "title",
-    "trim",
-    "truncate",
-    "unique",
-    "upper",
-    "wordcount",
-]
+_KEPT_FILTERS = (
+    "abs attr capitalize count d default dictsort first float groupby int items last length list lower map max min "
+    "reject rejectattr reverse select selectattr sort string striptags sum title trim truncate unique upper wordcount"
+)
 _WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*[\d*]")
 
 
@@ -134,7 +66,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[_GenerationTag, loopcontrols]
         )
         self._steps_left: ContextVar[int] = ContextVar("steps_left", default=MAX_STEPS)
-        self.filters = {name: FILTERS[name] for name in _KEPT_FILTERS} | {
+        self.filters = {name: FILTERS[name] for name in _KEPT_FILTERS.split()} | {
             "format": _format,
             "indent": _indent,
             "join": _join,
@@ -182,7 +114,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Only the methods listed above of strings, lists, dicts and numbers."""
         allowed = next((names for kind, names in _METHODS.items() if isinstance(obj, kind)), None)
-        return super().is_safe_attribute(obj, attr, value) and (allowed is None or attr in allowed)
+        return super().is_safe_attribute(obj, attr, value) and (allowed is None or attr in allowed.split())
 
     def wrap_str_format(self, value: Any) -> None:
         """`str.format` is refused like any method that is not listed."""
