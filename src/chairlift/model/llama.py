@@ -50,7 +50,7 @@ class Llama:
         self._embedding = load.embedding()
         self._layers = [load.layer(index) for index in range(spec.num_layers)]
         self._final_norm = load.norm("model.norm.weight")
-        self._head = load.head() or self._embedding
+        self._head = load.head(self._embedding)
         self._rope = load.rope(max_positions)
         load.check_nothing_left()
 
@@ -129,11 +129,11 @@ class _Loader:
     def embedding(self) -> Linear:
         return self._vocabulary_matrix("model.embed_tokens.weight")
 
-    def head(self) -> Linear | None:
-        """The output projection, or None when the embedding serves as one (tied)."""
+    def head(self, embedding: Linear) -> Linear:
+        """The output projection; tied, that is the embedding, when the file has no head of its own."""
         name = "lm_head.weight"
         if name not in self._left and self._spec.tie_word_embeddings is not False:
-            return None
+            return embedding
         return self._vocabulary_matrix(name)
 
     def rope(self, max_positions: int) -> Rope:
