@@ -45,6 +45,7 @@ class Request:
         "seed",
         "status",
         "stop_reason",
+        "stop_token_ids",
         "token_ids",
     )
 
@@ -68,6 +69,7 @@ class Request:
         self.seed = seed
         self.branch = branch
         self.eos_token_ids = tuple(eos_token_ids)
+        self.stop_token_ids = frozenset(sampling_params.stop_token_ids)
         self.arrival_time = arrival_time
         self.cache_salt = cache_salt  # enters every block key: requests with different salts share no block
 
@@ -114,13 +116,17 @@ class Request:
             self.finish_reason = "length"
 
     def _stops(self, token_id: int) -> bool:
-        params = self.sampling_params
-        if token_id in self.eos_token_ids and not params.ignore_eos:
+        if token_id in self.eos_token_ids and not self.sampling_params.ignore_eos:
             return True
-        if token_id in params.stop_token_ids:
+        if token_id in self.stop_token_ids:
             self.stop_reason = token_id
             return True
         return False
+
+    def propose(self, draft_token_ids: Sequence[int]) -> None:
+        """Keep drafts for the next step; no more than could all be accepted with a token after them."""
+        room = self.max_total_tokens - len(self.token_ids) - 1
+        self.draft_token_ids = tuple(draft_token_ids[: max(0, room)])
 
     def collect_prompt_logprobs(self, start: int, entries: Sequence[TokenLogprobs]) -> None:
         """Add the entries of a chunk that began at position `start`; a recomputed chunk adds nothing twice.

@@ -135,25 +135,29 @@ class Scheduler:
         Its result goes to `Runner.execute`, and then with what that returned to `update`.
         """
         plan = StepPlan(self._budget, now)
-        self._serve_decodes(plan)
-        self._line_up_prefills(plan)
+        decodes: list[Request] = []
+        prefills: list[Request] = []
+        for request in self._running.values():
+            (decodes if request.num_uncomputed_tokens == 1 else prefills).append(request)
+        self._serve_decodes(plan, decodes, held_back=self._floor if prefills else 0)
+        self._line_up_prefills(plan, prefills)
         if self._waiting and not plan.preempted:
             self._board_newcomers(plan)
         self._serve_prefills(plan, up_to=None)
         return self._commit(plan)
 
-    def _serve_decodes(self, plan: StepPlan) -> None:
-        """One token for every running request that needs just one, and its drafts from what nobody needs."""
-        decodes = [request for request in self._running.values() if request.num_uncomputed_tokens == 1]
-        plan.held = len(decodes) + self._floor * (len(decodes) < len(self._running))
+    def _serve_decodes(self, plan: StepPlan, decodes: list[Request], held_back: int) -> None:
+        """One token for every request that needs just one, and its drafts from what nobody else needs."""
+        plan.held = len(decodes) + held_back
         for request in decodes:
+            plan.held -= 1
             if request.status is RequestStatus.RUNNING:  # it may have been preempted for an older one
-                plan.held -= 1
-                num_drafts = max(0, min(len(request.draft_token_ids), plan.unpromised - 1))
-                self._serve(plan, request, 1 + num_drafts)
+                num_drafts = min(len(request.draft_token_ids), plan.unpromised - 1)
+                self._serve(plan, request, 1 + max(0, num_drafts))
 
-    def _line_up_prefills(self, plan: StepPlan) -> None:
-        prefills = [request for request in self._running.values() if request.num_uncomputed_tokens > 1]
+    def _line_up_prefills(self, plan: StepPlan, prefills: list[Request]) -> None:
+        """Queue the prefills that are still running, and hold what the oldest is promised."""
+        prefills = [request for request in prefills if request.status is RequestStatus.RUNNING]
         plan.shortest_first.extend(sorted(prefills, key=_uncomputed))
         plan.held = 0
         if prefills:
@@ -306,7 +310,7 @@ class Scheduler:
         new_token_ids: list[int] = []
         if request.num_uncomputed_tokens == 0:
             new_token_ids = self._append_sampled(request, share, result)
-            request.draft_token_ids = tuple(result.draft_token_ids.get(request_id, ()))
+            request.propose(result.draft_token_ids.get(request_id, ()))
         self.blocks.register_filled(request, share.num_computed_tokens)
         outcome = self._outcome(request, new_token_ids, result)
         if request.finish_reason is not None:

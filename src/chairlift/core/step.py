@@ -45,14 +45,16 @@ class StepPlan:
 
     def add(self, request: Request, num_tokens: int, new_block_ids: tuple[int, ...]) -> None:
         """Give `request` its next `num_tokens` tokens; those beyond the known ones are drafts."""
-        num_drafts = max(0, num_tokens - request.num_uncomputed_tokens)
+        drafts = request.draft_token_ids
+        if drafts:
+            drafts = drafts[: num_tokens - request.num_uncomputed_tokens]
         self.left -= num_tokens
         self.shares[request] = ScheduledRequest(
             request.request_id,
             num_tokens,
             request.num_computed_tokens,
             new_block_ids,
-            request.draft_token_ids[:num_drafts],
+            drafts,
         )
 
     def board(self, request: Request, num_tokens: int, block_table: list[int]) -> None:
