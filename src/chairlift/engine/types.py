@@ -69,7 +69,7 @@ class StepRow(msgspec.Struct, array_like=True):
     is_new: bool = False
 
 
-class StepFrame(msgspec.Struct, array_like=True):
+class StepFrame(msgspec.Struct, array_like=True, tag="step"):
     """The one outgoing frame of a step: results, and the step's record."""
 
     step: int
