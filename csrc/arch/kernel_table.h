@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "chairlift/ops.h"
+#include "kernels/step_kernels.h"
 
 namespace chairlift {
 
@@ -52,6 +53,7 @@ struct KernelTable {
   const char* isa = "";
   LinearKernels linear;
   ProbeKernels probe;
+  StepKernels step;
 };
 
 void register_generic_linear(KernelTable&);  // kernels/linear_generic.cpp

@@ -1,0 +1,56 @@
+#include <immintrin.h>
+
+#include "arch/avx2/lanes.h"
+#include "kernels/step_kernels.h"
+
+namespace chairlift {
+namespace {
+
+void widen(const uint16_t* x, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; i += 8) {
+    _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+  }
+}
+
+void narrow(const float* x, int64_t n, uint16_t* y) {
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), half);
+  }
+}
+
+void rotate(float* x, const float* cos, const float* sin, int64_t half) {
+  for (int64_t i = 0; i < half; i += 4) {
+    const __m128 low = _mm_loadu_ps(x + i), high = _mm_loadu_ps(x + i + half);
+    const __m128 c = _mm_loadu_ps(cos + i), s = _mm_loadu_ps(sin + i);
+    _mm_storeu_ps(x + i, _mm_sub_ps(_mm_mul_ps(low, c), _mm_mul_ps(high, s)));
+    _mm_storeu_ps(x + i + half, _mm_add_ps(_mm_mul_ps(high, c), _mm_mul_ps(low, s)));
+  }
+}
+
+float sum_of_squares(const float* x, int64_t n) {
+  __m256 low = _mm256_setzero_ps(), high = low;
+  for (int64_t i = 0; i < n; i += 16) {  // past the end: zeros, the identity
+    const __m256 a = _mm256_maskload_ps(x + i, first_lanes(n - i));
+    const __m256 b = _mm256_maskload_ps(x + i + 8, first_lanes(n - i - 8));
+    low = _mm256_fmadd_ps(a, a, low);
+    high = _mm256_fmadd_ps(b, b, high);
+  }
+  return tree_sum(low, high);
+}
+
+void rms_norm(const float* x, int64_t n, const float* weight, float eps, float* y) {
+  const __m128 mean = _mm_set_ss(sum_of_squares(x, n) / static_cast<float>(n) + eps);
+  const __m256 factor = _mm256_set1_ps(1.0f / _mm_cvtss_f32(_mm_sqrt_ss(mean)));
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256i live = first_lanes(n - i);
+    const __m256 scaled = _mm256_mul_ps(_mm256_maskload_ps(x + i, live), factor);
+    _mm256_maskstore_ps(y + i, live, _mm256_mul_ps(scaled, _mm256_maskload_ps(weight + i, live)));
+  }
+}
+
+}  // namespace
+
+void register_avx2_rows(StepKernels& step) { step.row = {widen, narrow, rotate, rms_norm}; }
+
+}  // namespace chairlift

@@ -1,0 +1,73 @@
+#include <limits>
+
+#include "kernels/math.h"
+#include "kernels/step_kernels.h"
+
+namespace chairlift {
+namespace {
+
+float load(const float* x) { return *x; }
+float load(const uint16_t* x) { return float_from_half(*x); }
+
+float tree_sum(float* lanes) {
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  return lanes[0];
+}
+
+template <typename T>
+float score_of(const SplitTask& t, int64_t pair, int64_t key) {
+  const T* k = static_cast<const T*>(t.k_tiles[key / kKeyTile]) + key % kKeyTile;
+  float dot = 0;
+  for (int64_t d = 0; d < t.head_dim; ++d) dot = fma_f32(t.q[pair][d], load(k + d * kKeyTile), dot);
+  return dot * t.scale;
+}
+
+template <typename T>
+void add_values(const SplitTask& t, const float* p, int64_t num_keys, float* acc) {
+  for (int64_t d = 0; d < t.head_dim; ++d) acc[d] = 0;
+  for (int64_t j = 0; j < num_keys; ++j) {
+    const T* v = static_cast<const T*>(t.v_tiles[j / kKeyTile]) + j % kKeyTile * t.head_dim;
+    for (int64_t d = 0; d < t.head_dim; ++d) acc[d] = fma_f32(p[j], load(v + d), acc[d]);
+  }
+}
+
+template <typename T>
+void attend_pair(const SplitTask& t, int64_t pair) {
+  const int64_t num_keys = t.num_keys[pair];
+  float* p = t.scores;
+  float max = -std::numeric_limits<float>::infinity();
+  for (int64_t j = 0; j < num_keys; ++j) {
+    p[j] = score_of<T>(t, pair, j);
+    if (p[j] > max) max = p[j];
+  }
+  float lanes[kKeyTile] = {};
+  for (int64_t j = 0; j < num_keys; ++j) {
+    p[j] = exp_f32(p[j] - max);
+    lanes[j % kKeyTile] += p[j];
+  }
+  t.max[pair] = max;
+  t.sum[pair] = tree_sum(lanes);
+  add_values<T>(t, p, num_keys, t.acc + pair * t.head_dim);
+}
+
+void attend_split(const SplitTask& t) {
+  for (int64_t pair = 0; pair < t.num_pairs; ++pair) {
+    t.is_half ? attend_pair<uint16_t>(t, pair) : attend_pair<float>(t, pair);
+  }
+}
+
+void blend(float* acc, float a, const float* other, float b, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) acc[i] = fma_f32(acc[i], a, other[i] * b);
+}
+
+void scale(const float* x, float factor, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = x[i] * factor;
+}
+
+}  // namespace
+
+void register_generic_attention(StepKernels& step) { step.attention = {attend_split, blend, scale}; }
+
+}  // namespace chairlift

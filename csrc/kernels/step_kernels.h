@@ -1,0 +1,81 @@
+// The leaf kernels of a step that are not matrix products: plain data, so that files under arch/ may see it.
+// Each has a generic version (kernels/*_generic.cpp) and may have faster ones with the same bits (arch/<isa>/).
+#pragma once
+
+#include <cstdint>
+
+namespace chairlift {
+
+// -- attention (kernels/attention.cpp) -----------------------------------------------------------------------------
+
+constexpr int64_t kSplitKeys = 256;                                   // keys whose softmax is computed from scratch
+constexpr int64_t kKeyTile = 16;                                      // keys of a tile: the lanes of a score
+constexpr int64_t kSplitTiles = kSplitKeys / kKeyTile;
+constexpr int64_t kMaxPairs = 6;  // (row, q head) pairs that share each load of K and V
+
+// A few (row, q head) pairs against one split of one kv head's keys:
+//   score[j] = scale * (sum over d ascending of q[d] * k[d][j], one fma chain)     for the visible keys j < num_keys
+//   max = max score;   p[j] = exp(score[j] - max)
+//   sum = sum of p over 16 lanes (j mod 16), then the 8-4-2-1 tree
+//   acc[d] = sum over j ascending of p[j] * v[j][d], one fma chain
+struct SplitTask {
+  int64_t head_dim = 0;
+  int64_t num_pairs = 0;
+  const float* q[kMaxPairs] = {};      // [head_dim] each
+  int64_t num_keys[kMaxPairs] = {};    // 1..256, not falling from one pair to the next; later keys are never read
+  const void* k_tiles[kSplitTiles] = {};  // [head_dim][16] each
+  const void* v_tiles[kSplitTiles] = {};  // [16][head_dim] each
+  bool is_half = false;                // tiles hold f16 (else f32)
+  float scale = 1;
+  float* scores = nullptr;  // scratch [kMaxPairs][256], 64-byte aligned
+  float* max = nullptr;     // [num_pairs]
+  float* sum = nullptr;     // [num_pairs]
+  float* acc = nullptr;     // [num_pairs][head_dim]
+};
+
+struct AttentionKernels {
+  void (*attend_split)(const SplitTask&) = nullptr;
+  // acc[i] = acc[i] * a + (other[i] * b), the outer one fused.   n: a multiple of 8
+  void (*blend)(float* acc, float a, const float* other, float b, int64_t n) = nullptr;
+  // out[i] = x[i] * factor.   n: a multiple of 8
+  void (*scale)(const float* x, float factor, int64_t n, float* out) = nullptr;
+};
+
+// -- f16, rope, norms ----------------------------------------------------------------------------------------------
+
+struct RowKernels {
+  void (*widen)(const uint16_t* x, int64_t n, float* y) = nullptr;   // f16 to f32.   n: a multiple of 8
+  void (*narrow)(const float* x, int64_t n, uint16_t* y) = nullptr;  // f32 to f16, to nearest even.   n: same
+  // Rotates pairs (i, i + half): x[i] = x[i] c - x[i + half] s;  x[i + half] = x[i + half] c + x[i] s.   half: 4 * any
+  void (*rotate)(float* x, const float* cos, const float* sin, int64_t half) = nullptr;
+  // The row form of rms_norm in ops.h; the sum of squares over 16 lanes and the tree.
+  void (*rms_norm)(const float* x, int64_t n, const float* weight, float eps, float* y) = nullptr;
+};
+
+// -- sampling (kernels/sampling.cpp) -------------------------------------------------------------------------------
+
+constexpr float kFixedOne = 1099511627776.0f;  // 2^40: the integer weight of the most likely token
+
+struct SamplingKernels {
+  float (*max)(const float* x, int64_t n) = nullptr;             // NaN ignored; -inf when there is nothing else
+  int64_t (*find)(const float* x, int64_t n, float value) = nullptr;  // first index that equals value, or n
+  float (*divide)(float* x, int64_t n, float divisor) = nullptr;  // in place, NaN becomes -inf; returns the max
+  void (*weights)(const float* x, int64_t n, float max, float* w) = nullptr;  // exp(x - max) * 2^40, NaN as 0
+  double (*sum_exp)(const float* x, int64_t n, float max) = nullptr;  // 16 lanes of f64, then the tree; NaN as 0
+  int64_t (*count_ahead)(const float* x, int64_t n, int64_t token) = nullptr;  // before it by (x desc, id asc)
+};
+
+struct StepKernels {
+  AttentionKernels attention;
+  RowKernels row;
+  SamplingKernels sampling;
+};
+
+void register_generic_attention(StepKernels&);
+void register_generic_rows(StepKernels&);
+void register_generic_sampling(StepKernels&);
+void register_avx2_attention(StepKernels&);
+void register_avx2_rows(StepKernels&);
+void register_avx2_sampling(StepKernels&);
+
+}  // namespace chairlift

@@ -1,0 +1,261 @@
+"""The native backend: checks what Python hands over, then calls one kernel of `chairlift.ops._native` per op.
+
+No arithmetic happens here. The rows that an op works on come from the batch and the activation's axis; the native
+side compares shapes and the batch's limits (largest slot, block, position) with the arrays before it touches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from chairlift.ops import _native
+from chairlift.ops.interface import (
+    Activation,
+    Axis,
+    Batch,
+    Float32,
+    GatedLinear,
+    HostTensor,
+    KVCache,
+    KVCacheSpec,
+    Linear,
+    Norm,
+    RaggedBatch,
+    Rope,
+    RopeSpec,
+    SampleBatch,
+    SampleResult,
+    TensorType,
+)
+
+_ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+
+
+class _Activation(NamedTuple):
+    axis: Axis
+    array: Float32  # [largest step of the axis, width], 64-byte aligned
+
+
+class _GatedWeight(NamedTuple):
+    packed: _native.PackedWeight
+    activation: _native.GateActivation
+
+
+class CpuOps:
+    """`Ops` on native kernels, for steps of at most `max_num_tokens` rows and `max_num_logits` rows of logits.
+
+    `num_threads` counts the calling thread; `isa` is "auto", "generic" or "avx2".
+
+    Raises:
+        ValueError: a number is below 1, or this processor lacks the instruction set.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self, num_threads: int, max_num_tokens: int, max_num_logits: int, isa: str = "auto"
+    ) -> None:
+        if max_num_tokens < 1 or max_num_logits < 1:
+            raise ValueError(f"an arena of {max_num_tokens} tokens and {max_num_logits} rows of logits is too small")
+        self._context = _native.Context(num_threads, isa)
+        self._max_rows = {Axis.TOKENS: max_num_tokens, Axis.LOGITS: max_num_logits}
+
+    def describe(self) -> dict[str, str]:
+        """Facts for `chairlift env`."""
+        return {"backend": self.name, "isa": self._context.isa, "threads": str(self._context.num_threads)}
+
+    # -- load ------------------------------------------------------------------------------------------------
+    def load_linear(self, parts: Sequence[HostTensor]) -> Linear:
+        """Pack `[out, in]` parts, stacked along `out`; raises ValueError when they don't fit together."""
+        return Linear(_native.pack_linear(self._context, [_part(tensor) for tensor in parts]))
+
+    def load_gated_linear(self, gate: HostTensor, up: HostTensor, activation: str) -> GatedLinear:
+        """Pack gate and up, `[out, in]` each; raises ValueError for an unknown activation."""
+        if activation not in _GATES:
+            raise ValueError(f"activation is {activation!r}; known: {', '.join(_GATES)}")
+        packed = _native.pack_gated_linear(self._context, _part(gate), _part(up))
+        return GatedLinear(_GatedWeight(packed, _GATES[activation]))
+
+    def load_norm(self, weight: HostTensor) -> Norm:
+        """Widen a norm's weight `[width]` to f32."""
+        width = weight.shape[-1]
+        table = _native.pack_linear(self._context, [_part(weight)])
+        row = _aligned_zeros(1, width)
+        _native.embed(self._context, np.zeros(1, np.int32), table, row)
+        return Norm(row[0])
+
+    def make_rope(self, spec: RopeSpec) -> Rope:
+        """Build the cos and sin tables; raises ValueError for a spec out of range."""
+        if spec.scaling not in _SCALINGS:
+            raise ValueError(f"rope scaling is {spec.scaling!r}; known: {', '.join(_SCALINGS)}")
+        tables = _native.RopeTables(
+            self._context,
+            head_dim=spec.head_dim,
+            base=spec.base,
+            max_positions=spec.max_positions,
+            scaling=_SCALINGS[spec.scaling],
+            factor=spec.factor,
+            low_freq_factor=spec.low_freq_factor,
+            high_freq_factor=spec.high_freq_factor,
+            original_max_positions=spec.original_max_positions,
+            freq_divisors=list(spec.freq_divisors),
+        )
+        return Rope(tables)
+
+    def allocate_kv_cache(self, spec: KVCacheSpec) -> KVCache:
+        """Map the pool; raises ValueError for a shape that the kernels don't take."""
+        if spec.dtype not in _KV_DTYPES:
+            raise ValueError(f"the KV cache's dtype is {spec.dtype!r}; known: {', '.join(_KV_DTYPES)}")
+        pool = _native.KVPool(
+            num_layers=spec.num_layers,
+            num_blocks=spec.num_blocks,
+            block_size=spec.block_size,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            dtype=_KV_DTYPES[spec.dtype],
+        )
+        return KVCache(pool)
+
+    def allocate_activation(self, axis: Axis, width: int) -> Activation:
+        """Reserve `width` f32 columns for the largest step of the axis."""
+        return Activation(_Activation(axis, _aligned_zeros(self._max_rows[axis], width)))
+
+    # -- step ------------------------------------------------------------------------------------------------
+    def upload_batch(self, batch: RaggedBatch) -> Batch:
+        """Check a batch (raises ValueError) and borrow its arrays, which must not change during the step."""
+        return Batch(_native.Batch(batch, self._max_rows[Axis.TOKENS], self._max_rows[Axis.LOGITS]))
+
+    def embed(self, batch: Batch, table: Linear, out: Activation) -> None:
+        """out[t] = row input_ids[t] of the table; raises ValueError for an id outside it."""
+        _native.embed_tokens(
+            self._context,
+            cast(_native.Batch, batch),
+            cast(_native.PackedWeight, table),
+            cast(_Activation, out).array,
+        )
+
+    def rms_norm(self, batch: Batch, x: Activation, norm: Norm, eps: float, out: Activation) -> None:
+        """out = x / sqrt(mean(x^2) + eps) * weight, per row."""
+        source = cast(_Activation, x)
+        _native.rms_norm(
+            self._context, source.array, _rows(batch, source), cast(Float32, norm), eps, cast(_Activation, out).array
+        )
+
+    def linear(self, batch: Batch, x: Activation, w: Linear, out: Activation, *, accumulate: bool = False) -> None:
+        """out = x @ w.T, or out += x @ w.T."""
+        source, weights = cast(_Activation, x), cast(_native.PackedWeight, w)
+        rows = _rows(batch, source)
+        _native.linear(self._context, source.array, rows, weights, cast(_Activation, out).array, accumulate)
+
+    def gated_linear(self, batch: Batch, x: Activation, w: GatedLinear, out: Activation) -> None:
+        """out = activation(x @ gate.T) * (x @ up.T)."""
+        source, weights = cast(_Activation, x), cast(_GatedWeight, w)
+        rows = _rows(batch, source)
+        target = cast(_Activation, out).array
+        _native.gated_linear(self._context, source.array, rows, weights.packed, weights.activation, target)
+
+    def rope_and_store(self, batch: Batch, qkv: Activation, rope: Rope, kv: KVCache, layer: int) -> None:
+        """Rotate q in place; rotate k, round k and v to the cache's dtype and store them at slot_mapping."""
+        _native.rope_and_store(
+            self._context,
+            cast(_native.Batch, batch),
+            cast(_Activation, qkv).array,
+            cast(_native.RopeTables, rope),
+            cast(_native.KVPool, kv),
+            layer,
+        )
+
+    def attention(
+        self, batch: Batch, qkv: Activation, kv: KVCache, layer: int, scale: float, out: Activation
+    ) -> None:
+        """Causal grouped-query attention over the paged cache."""
+        _native.attention(
+            self._context,
+            cast(_native.Batch, batch),
+            cast(_Activation, qkv).array,
+            cast(_native.KVPool, kv),
+            layer,
+            scale,
+            cast(_Activation, out).array,
+        )
+
+    def gather_logits_rows(self, batch: Batch, x: Activation, out: Activation) -> None:
+        """out[i] = x[logits_indices[i]]."""
+        _native.gather_rows(
+            self._context, cast(_native.Batch, batch), cast(_Activation, x).array, cast(_Activation, out).array
+        )
+
+    def sample(self, batch: Batch, logits: Activation, request: SampleBatch) -> SampleResult:
+        """Draw or score tokens; raises ValueError for ids, rows or parameters out of range."""
+        count = len(request.rows)
+        width = max(0, int(request.num_logprobs.max(initial=0)))
+        result = SampleResult(
+            token_ids=np.zeros(count, np.int32),
+            logprobs=np.zeros(count, np.float32),
+            ranks=np.zeros(count, np.int32),
+            top_ids=np.zeros((count, width), np.int32),
+            top_logprobs=np.zeros((count, width), np.float32),
+        )
+        _native.sample(
+            self._context,
+            cast(_native.Batch, batch),
+            cast(_Activation, logits).array,
+            request,
+            result.token_ids,
+            result.logprobs,
+            result.ranks,
+            result.top_ids,
+            result.top_logprobs,
+        )
+        return result
+
+    def copy_blocks(self, kv: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks (from, to) in every layer, in order; raises ValueError for a block outside the pool."""
+        _native.copy_blocks(cast(_native.KVPool, kv), pairs)
+
+    def to_numpy(self, batch: Batch, x: Activation) -> Float32:
+        """A copy of an activation's live rows."""
+        activation = cast(_Activation, x)
+        return activation.array[: _rows(batch, activation)].copy()
+
+    def close(self) -> None:
+        """Stop the worker threads; no op may follow. A second call does nothing."""
+        vars(self).pop("_context", None)
+
+
+def _rows(batch: Batch, activation: _Activation) -> int:
+    """Live rows of an activation in this step."""
+    step = cast(_native.Batch, batch)
+    return step.num_tokens if activation.axis is Axis.TOKENS else step.num_logits
+
+
+def _part(tensor: HostTensor) -> tuple[_native.TensorType, int, np.ndarray]:
+    return _TYPES[tensor.type], tensor.shape[-1], tensor.data
+
+
+def _aligned_zeros(rows: int, width: int) -> Float32:
+    """f32 `[rows, width]` that starts on a cache line."""
+    count = rows * width
+    memory = np.zeros(count * 4 + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + count * 4].view(np.float32).reshape(rows, width)
+
+
+_TYPES = {
+    TensorType.F32: _native.TensorType.F32,
+    TensorType.F16: _native.TensorType.F16,
+    TensorType.BF16: _native.TensorType.BF16,
+    TensorType.Q4_0: _native.TensorType.Q4_0,
+    TensorType.Q4_1: _native.TensorType.Q4_1,
+    TensorType.Q8_0: _native.TensorType.Q8_0,
+}
+_GATES = {"silu": _native.GateActivation.silu, "gelu_tanh": _native.GateActivation.gelu_tanh}
+_SCALINGS = {
+    "none": _native.RopeScaling.none,
+    "linear": _native.RopeScaling.linear,
+    "llama3": _native.RopeScaling.llama3,
+}
+_KV_DTYPES = {"f16": _native.KVDtype.f16, "f32": _native.KVDtype.f32}
