@@ -73,8 +73,8 @@ class TinyModel:
         self.weights = {name: _random(rng, name, shape, self.type_name) for name, shape in shapes.items()}
 
     def config(self) -> dict[str, Any]:
-        """The folder's config.json."""
-        return {
+        """The folder's config.json; a setting of None in `rope` or `extra` is left out."""
+        settings = {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
             "vocab_size": self.vocab_size,
@@ -94,6 +94,7 @@ class TinyModel:
             **self.rope,
             **self.extra,
         }
+        return {key: value for key, value in settings.items() if value is not None}
 
     def write_folder(self, folder: Path) -> Path:
         """Write config.json and model.safetensors (quantised types as F32) and return the folder."""
@@ -178,7 +179,8 @@ def _encode(rng: np.random.Generator, values: np.ndarray, type_name: str) -> np.
     blocks = values.shape[1] // kind.block_values
     data = rng.integers(0, 256, (rows, blocks, kind.block_bytes), np.uint8)
     num_scales = 2 if type_name == "Q4_1" else 1
-    scales = rng.uniform(0.001, 0.03, (rows, blocks, num_scales)).astype("<f2")
+    largest = 0.002 if type_name == "Q8_0" else 0.03  # weights of about +-0.25
+    scales = rng.uniform(largest / 30, largest, (rows, blocks, num_scales)).astype("<f2")
     data[:, :, : 2 * num_scales] = scales.view(np.uint8)
     return data.reshape(rows, -1)
 
