@@ -72,6 +72,11 @@ class Row:
     new: NewRequest
     token_ids: list[int]
     block_ids: list[int]
+    digests: list[int]  # after each of the tokens
+
+    def append(self, token_id: int) -> None:
+        self.token_ids.append(token_id)
+        self.digests.append(digest_after(self.digests[-1], token_id))
 
 
 class FakeRunner:
@@ -90,7 +95,9 @@ class FakeRunner:
             del self.rows[request_id]
         for new in scheduled.new_requests:
             assert new.request_id not in self.rows
-            self.rows[new.request_id] = Row(new, list(new.token_ids), list(new.block_ids))
+            self.rows[new.request_id] = Row(
+                new, list(new.token_ids), list(new.block_ids), digests(new.token_ids)
+            )
         assert len({s.request_id for s in scheduled.scheduled}) == len(scheduled.scheduled)
         assert sum(s.num_scheduled_tokens for s in scheduled.scheduled) == scheduled.num_scheduled_tokens
         assert scheduled.num_scheduled_tokens <= scheduled.token_budget
@@ -107,7 +114,9 @@ class FakeRunner:
         row = self.rows[share.request_id]
         row.block_ids.extend(share.new_block_ids)
         end = share.num_computed_tokens + share.num_scheduled_tokens
-        history = digests([*row.token_ids, *share.draft_token_ids][:end])
+        history = row.digests[:end]
+        for draft in share.draft_token_ids:
+            history.append(digest_after(history[-1], draft))
         assert len(history) == end
         for position in range(share.num_computed_tokens, end):
             self.kv[self._slot(row, position)] = history[position]
@@ -141,7 +150,7 @@ class FakeRunner:
             digest = history[len(history) - len(share.draft_token_ids) - 1 + i]
             num_output = len(row.token_ids) - row.new.num_prompt_tokens
             sampled.append(sample(digest, row.new.seed, params, num_output))
-            row.token_ids.append(sampled[-1])
+            row.append(sampled[-1])
             if sampled[-1] != draft:
                 break
         self.num_accepted += len(sampled) - 1
@@ -154,7 +163,7 @@ class FakeRunner:
 
     def _drafts(self, row: Row) -> list[int]:
         """The true continuation, with every third token wrong."""
-        token_ids, digest = [], digests(row.token_ids)[-1]
+        token_ids, digest = [], row.digests[-1]
         for i in range(self.num_drafts):
             num_output = len(row.token_ids) - row.new.num_prompt_tokens + i
             token_id = sample(digest, row.new.seed, row.new.sampling_params, num_output)
