@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from chairlift.ops.interface import Axis, Ops, TensorType
 from chairlift.ops.reference import ReferenceOps
+from ops.backends import BACKENDS
 from ops.op_table import (
     CASES,
     MAX_LOGITS,
@@ -31,20 +31,9 @@ def _reference() -> Ops:
     return ReferenceOps(MAX_TOKENS, MAX_LOGITS)
 
 
-def _cpu() -> Ops:
-    from chairlift.ops.cpu import CpuOps
-
-    return CpuOps(MAX_TOKENS, MAX_LOGITS)
-
-
-BACKENDS: dict[str, Callable[[], Ops]] = {"reference": _reference}
-if importlib.util.find_spec("chairlift.ops._native") is not None:
-    BACKENDS["cpu"] = _cpu
-
-
 @pytest.fixture(params=list(BACKENDS), scope="module")
 def ops(request: pytest.FixtureRequest) -> Iterator[Ops]:
-    backend = BACKENDS[request.param]()
+    backend = BACKENDS[request.param](MAX_TOKENS, MAX_LOGITS)
     yield backend
     backend.close()
 
@@ -62,6 +51,18 @@ def test_agrees_with_the_reference(ops: Ops, case: OpCase) -> None:
         else:
             assert np.isfinite(got[name]).all(), name
             np.testing.assert_allclose(got[name], values, rtol=case.rtol, atol=case.atol, err_msg=name)
+
+
+@pytest.mark.skipif("cpu avx2" not in BACKENDS, reason="needs the native module and a processor with AVX2")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_generic_and_avx2_kernels_give_the_same_bits(case: OpCase) -> None:
+    """Every number of every case is equal on both instruction sets, with one thread and with two."""
+    generic, avx2 = (BACKENDS[name](MAX_TOKENS, MAX_LOGITS) for name in ("cpu generic", "cpu avx2"))
+    got, expected = case.run(avx2), case.run(generic)
+    generic.close()
+    avx2.close()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(got[name], values, err_msg=name)
 
 
 # -- same bits whatever the neighbours -----------------------------------------------------------------------------
@@ -159,6 +160,18 @@ def test_greedy_ties_go_to_the_lowest_id(ops: Ops) -> None:
     logits[0, [40, 41, 250]] = 2.0
     entries = [{"temperature": 0.0}, {"temperature": 0.0, "bias": {40: -np.inf}}]
     assert sampled(ops, logits, entries)["token_ids"].tolist() == [40, 41]
+
+
+def test_a_logit_that_is_not_a_number_is_never_taken(ops: Ops) -> None:
+    """NaN counts as minus infinity, greedy or not, and does not spoil the others' logprobs."""
+    logits = np.array([[np.nan, 1.0, np.nan, 1.0, -np.inf]], np.float32)
+    entries = [{"temperature": 0.0, "num_logprobs": 0}]
+    entries += [{"position": position} for position in range(50)]
+    result = sampled(ops, logits, entries)
+    assert result["token_ids"][0] == 1
+    assert set(result["token_ids"].tolist()) == {1, 3}
+    np.testing.assert_allclose(result["logprobs"], np.log(0.5), rtol=1e-6)
+    assert result["ranks"].tolist() == [1]
 
 
 def test_presence_and_frequency_count_output_only(ops: Ops) -> None:

@@ -18,10 +18,10 @@ from chairlift.core.messages import (
 from chairlift.model.llama import Llama
 from chairlift.model.spec import ModelSpec
 from chairlift.ops.interface import HostTensor, Ops
-from chairlift.ops.reference import ReferenceOps
 from chairlift.runner.model_runner import ModelRunner
 from chairlift.sampling_params import SamplingParams
 from model.tiny_models import TinyModel
+from ops.backends import MakeOps
 
 MAX_LEN = 96
 VOCAB_SIZE = 128
@@ -94,8 +94,10 @@ class Rider:
 class Lift:
     """Drives a `ModelRunner` step by step, with a block pool of its own."""
 
-    def __init__(self, *, block_size: int = 16, num_blocks: int = 80, max_num_seqs: int = 8) -> None:
-        ops = ReferenceOps(256, 256)
+    def __init__(
+        self, make_ops: MakeOps, *, block_size: int = 16, num_blocks: int = 80, max_num_seqs: int = 8
+    ) -> None:
+        ops = make_ops(256, 256)
         model = tiny_llama(ops)
         kv = ops.allocate_kv_cache(model.kv_cache_spec(num_blocks, block_size, "f16"))
         self.runner = ModelRunner(
@@ -132,7 +134,7 @@ class Lift:
 
     def run(self, budget: int = 64, order: Sequence[str] | None = None) -> None:
         """Serve all riders to their max_tokens, chunking prompts to what the budget leaves."""
-        while going := [r for r in (order or list(self.riders)) if self._goes_on(self.riders[r])]:
+        while going := [r for r in (order or list(self.riders)) if self.goes_on(self.riders[r])]:
             left, share = budget, {}
             for request_id in sorted(going, key=lambda r: self.riders[r].missing > 1):
                 count = min(left, self.riders[request_id].missing)
@@ -140,7 +142,7 @@ class Lift:
                     share[request_id], left = count, left - count
             self.step(share)
             for request_id in list(self._aboard):
-                if not self._goes_on(self.riders[request_id]):
+                if not self.goes_on(self.riders[request_id]):
                     self.leave(request_id)
 
     def leave(self, request_id: str) -> None:
@@ -155,7 +157,8 @@ class Lift:
         self._drop(request_id)
         rider.computed = 0
 
-    def _goes_on(self, rider: Rider) -> bool:
+    def goes_on(self, rider: Rider) -> bool:
+        """Whether it still wants tokens."""
         return len(rider.output) < (rider.params.max_tokens or 0)
 
     def _drop(self, request_id: str) -> None:

@@ -63,6 +63,27 @@ def test_what_each_row_of_logits_is_for() -> None:
     assert asked.history_ids[-8:].tolist() == [*range(400, 406), 500, 501]
 
 
+def test_every_parameter_reaches_its_column() -> None:
+    """A row that took over from another holds each parameter in its own column, off values as the ops spell them."""
+    state = RequestRows(1, 64, 16)
+    given = {"temperature": 0.7, "top_k": 9, "top_p": 0.5, "min_p": 0.25, "repetition_penalty": 1.5}
+    given |= {"presence_penalty": 0.75, "frequency_penalty": -0.5}
+    off = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    off |= {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+    for params, seed, branch, blocks, expected in (
+        (SamplingParams(**given, logprobs=4), 2**64 - 1, 6, [5, 6, 7], {**given, "num_logprobs": 4}),
+        (SamplingParams(temperature=0.0, top_k=-1), 5, 0, [4], {**off, "num_logprobs": -1}),
+    ):
+        state.add(NewRequest("r", [1, 2, 3], 3, params, seed, branch, blocks, 0))
+        assert state.block_tables[0, :4].tolist() == blocks + [0] * (4 - len(blocks))
+        asked = build_sample_batch(build_step([ScheduledRequest("r", 3, 0)], state), state)
+        for name, value in {**expected, "seed": seed, "branch": branch, "position": 3}.items():
+            assert getattr(asked, name).tolist() == [
+                np.float32(value) if isinstance(value, float) else value
+            ], name
+        state.free(["r"])
+
+
 def test_what_is_kept_of_the_draws() -> None:
     """The first draft is accepted and the second is not; rows grow by what was accepted; no number is infinite."""
     step, state = mixed_step()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,10 @@ import pytest
 
 from chairlift.core.messages import NewRequest, ScheduledRequest, SchedulerOutput
 from chairlift.sampling_params import SamplingParams
+from ops.backends import BACKENDS
 from runner.lift import MAX_LEN, VOCAB_SIZE, Lift, Rider
+
+MakeLift = Callable[..., Lift]
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -38,12 +43,18 @@ def ask_all(lift: Lift) -> list[Rider]:
     ]
 
 
+@pytest.fixture(params=list(BACKENDS), scope="module")
+def make_lift(request: pytest.FixtureRequest) -> MakeLift:
+    """Makes a `Lift` on one of the backends."""
+    return partial(Lift, BACKENDS[request.param])
+
+
 @pytest.fixture(scope="module")
-def alone() -> dict[str, Any]:
+def alone(make_lift: MakeLift) -> dict[str, Any]:
     """The result of each kind with the runner to itself, its prompt in one chunk."""
     results = {}
     for name in KINDS:
-        lift = Lift()
+        lift = make_lift()
         rider = next(rider for rider in ask_all(lift) if rider.request_id == name)
         lift.run(order=[name])
         results[name] = rider.result
@@ -61,49 +72,51 @@ def test_the_kinds_are_really_different(alone: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("budget", [3, 7, 16, 256])
 @pytest.mark.parametrize("block_size", [16, 32])
-def test_together_and_chunked_is_as_alone(alone: dict[str, Any], budget: int, block_size: int) -> None:
+def test_together_and_chunked_is_as_alone(
+    make_lift: MakeLift, alone: dict[str, Any], budget: int, block_size: int
+) -> None:
     """All eight kinds at once, prompts cut to what the budget leaves: tokens and logprobs as alone."""
-    lift = Lift(block_size=block_size)
+    lift = make_lift(block_size=block_size)
     riders = ask_all(lift)
     lift.run(budget)
     assert {rider.request_id: rider.result for rider in riders} == alone
 
 
-def test_the_order_in_a_batch_does_not_matter(alone: dict[str, Any]) -> None:
+def test_the_order_in_a_batch_does_not_matter(make_lift: MakeLift, alone: dict[str, Any]) -> None:
     """Requests in any order, joining while others prefill: as alone."""
     rng = random.Random(1)
     for _ in range(6):
-        lift = Lift()
+        lift = make_lift()
         riders = ask_all(lift)
         order = list(KINDS)
         rng.shuffle(order)
         for joined in range(1, len(order)):  # one joins at every step, three rows each
             share = {name: min(3, lift.riders[name].missing) for name in order[:joined]}
-            lift.step({name: count for name, count in share.items() if lift._goes_on(lift.riders[name])})
+            lift.step({name: count for name, count in share.items() if lift.goes_on(lift.riders[name])})
         lift.run(11, order)
         assert {rider.request_id: rider.result for rider in riders} == alone
 
 
-def test_every_order_of_arrival_with_and_without_options(alone: dict[str, Any]) -> None:
+def test_every_order_of_arrival_with_and_without_options(make_lift: MakeLift, alone: dict[str, Any]) -> None:
     """Options of a request never depend on what the first row of the batch had: all orders of four kinds."""
     names = ["plain", "penalties", "logprobs", "bias"]
     for order in itertools.permutations(names):
-        lift = Lift()
+        lift = make_lift()
         ask_all(lift)
         lift.run(16, order)
         assert {name: lift.riders[name].result for name in names} == {name: alone[name] for name in names}
 
 
-def test_a_preempted_request_goes_on_where_it_was(alone: dict[str, Any]) -> None:
+def test_a_preempted_requestgoes_on_where_it_was(make_lift: MakeLift, alone: dict[str, Any]) -> None:
     """Dropped at random moments, in prefill and decode, and sent again with all its tokens: as never dropped."""
     rng = random.Random(2)
-    lift = Lift(num_blocks=40)
+    lift = make_lift(num_blocks=40)
     riders = ask_all(lift)
     preemptions = 0
-    while going := [rider for rider in riders if lift._goes_on(rider)]:
+    while going := [rider for rider in riders if lift.goes_on(rider)]:
         lift.step({rider.request_id: min(rider.missing, rng.randint(1, 9)) for rider in going})
         for rider in going:
-            if not lift._goes_on(rider):
+            if not lift.goes_on(rider):
                 lift.leave(rider.request_id)
             elif rng.random() < 0.08:
                 lift.preempt(rider.request_id)
@@ -112,23 +125,23 @@ def test_a_preempted_request_goes_on_where_it_was(alone: dict[str, Any]) -> None
     assert {rider.request_id: rider.result for rider in riders} == alone
 
 
-def test_a_row_keeps_nothing_of_its_last_owner(alone: dict[str, Any]) -> None:
+def test_a_row_keeps_nothing_of_its_last_owner(make_lift: MakeLift, alone: dict[str, Any]) -> None:
     """With a single row, each kind after each other kind gives what it gives on a fresh runner."""
     for first, second in itertools.permutations(KINDS, 2):
-        lift = Lift(max_num_seqs=1)
+        lift = make_lift(max_num_seqs=1)
         ask_all(lift)
         lift.run(order=[first])
         lift.run(order=[second])
         assert lift.riders[second].result == alone[second], (first, second)
 
 
-def test_prompt_logprobs_are_those_of_the_model(alone: dict[str, Any]) -> None:
+def test_prompt_logprobs_are_those_of_the_model(make_lift: MakeLift, alone: dict[str, Any]) -> None:
     """Entry i scores token i + 1 given those before it, whatever the chunks: as drawn from each prefix apart."""
     prompt = prompt_of(7, 31)
     entries = alone["scored"][2]
     assert [entry.token_id for entry in entries] == prompt[1:]
     for i in (0, 1, 15, 16, 29):
-        lift = Lift()
+        lift = make_lift()
         only = lift.ask("one", prompt[: i + 1], max_tokens=1, temperature=0.0, logprobs=20)
         lift.run()
         (drawn,) = only.logprobs
@@ -137,9 +150,9 @@ def test_prompt_logprobs_are_those_of_the_model(alone: dict[str, Any]) -> None:
         assert entries[i].rank >= 1
 
 
-def test_a_request_that_returns_with_output_is_not_scored_again() -> None:
+def test_a_request_that_returns_with_output_is_not_scored_again(make_lift: MakeLift) -> None:
     """Its prompt logprobs were handed out with its first token, so the recomputation asks for one row of logits."""
-    lift = Lift()
+    lift = make_lift()
     rider = lift.ask("r", prompt_of(1, 20), prompt_logprobs=1)
     lift.step({"r": 20})
     lift.preempt("r")
@@ -152,10 +165,12 @@ def test_a_request_that_returns_with_output_is_not_scored_again() -> None:
 # -- drafts --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["greedy", "plain", "penalties", "patient", "logprobs"])
 @pytest.mark.parametrize("num_right", [0, 1, 3])
-def test_drafts_change_the_pace_and_nothing_else(alone: dict[str, Any], name: str, num_right: int) -> None:
+def test_drafts_change_the_pace_and_nothing_else(
+    make_lift: MakeLift, alone: dict[str, Any], name: str, num_right: int
+) -> None:
     """Right drafts are accepted, the first wrong one ends the run, and tokens are those without drafts."""
     output = alone[name][0]
-    lift = Lift()
+    lift = make_lift()
     riders = ask_all(lift)
     rider = next(rider for rider in riders if rider.request_id == name)
     lift.step({rider.request_id: rider.missing, "truncated": 5})
@@ -170,9 +185,9 @@ def test_drafts_change_the_pace_and_nothing_else(alone: dict[str, Any], name: st
 
 
 # -- what parameters mean ------------------------------------------------------------------------------------------
-def test_stop_tokens_are_banned_until_min_tokens() -> None:
+def test_stop_tokens_are_banned_until_min_tokens(make_lift: MakeLift) -> None:
     """A biased stop token and a biased EOS appear at once without min_tokens, and never before it with it."""
-    lift = Lift()
+    lift = make_lift()
     for name, extra in {
         "stop": {"stop_token_ids": (50,), "logit_bias": {50: 99.0}},
         "eos": {"logit_bias": {2: 99.0}},
@@ -189,26 +204,26 @@ def test_stop_tokens_are_banned_until_min_tokens() -> None:
     assert lift.riders["ignored"].output == [2] * 8
 
 
-def test_a_bias_of_minus_100_is_a_ban() -> None:
+def test_a_bias_of_minus_100_is_a_ban(make_lift: MakeLift) -> None:
     """With every token but one at -100, the one is drawn, at any temperature."""
-    lift = Lift()
+    lift = make_lift()
     rider = lift.ask("r", [3], temperature=2.0, logit_bias={i: -100.0 for i in range(VOCAB_SIZE) if i != 77})
     lift.run()
     assert rider.output == [77] * 8
 
 
 @pytest.mark.parametrize("params", [{"temperature": 1e-5}, {"top_k": 1}, {"top_p": 0.0}], ids=str)
-def test_what_is_greedy(alone: dict[str, Any], params: dict[str, Any]) -> None:
+def test_what_is_greedy(make_lift: MakeLift, alone: dict[str, Any], params: dict[str, Any]) -> None:
     """A tiny temperature, top_k 1 and top_p 0 are greedy."""
-    lift = Lift()
+    lift = make_lift()
     rider = lift.ask("r", prompt_of(1, 40), seed=99, **params)
     lift.run()
     assert rider.output == alone["greedy"][0]
 
 
-def test_seed_and_branch_decide_the_draw() -> None:
+def test_seed_and_branch_decide_the_draw(make_lift: MakeLift) -> None:
     """Two seeds give two texts, one seed gives one."""
-    lift = Lift()
+    lift = make_lift()
     for name, seed in {"a": 1, "b": 1, "c": 2}.items():
         lift.ask(name, [9], seed=seed, temperature=3.0)
     lift.run()
@@ -216,17 +231,17 @@ def test_seed_and_branch_decide_the_draw() -> None:
     assert a == b != c
 
 
-def test_the_last_token_of_a_full_context_is_still_sampled() -> None:
+def test_the_last_token_of_a_full_context_is_still_sampled(make_lift: MakeLift) -> None:
     """A prompt as long as the context is computed and gives one more token."""
-    lift = Lift()
+    lift = make_lift()
     rider = lift.ask("r", prompt_of(5, MAX_LEN), max_tokens=1)
     lift.run(40)
     assert len(rider.output) == 1
 
 
-def test_output_is_plain_python() -> None:
+def test_output_is_plain_python(make_lift: MakeLift) -> None:
     """Ids, ranks and logprobs are int and float, ready for a wire format."""
-    lift = Lift()
+    lift = make_lift()
     rider = lift.ask("r", [4, 5], logprobs=2, prompt_logprobs=0)
     lift.run()
     assert all(type(token) is int for token in rider.tokens)
@@ -244,9 +259,9 @@ def new_request(request_id: str = "r", tokens: int = 3, blocks: int = 1) -> NewR
     )
 
 
-def test_a_step_without_rows_frees_rows() -> None:
+def test_a_step_without_rows_frees_rows(make_lift: MakeLift) -> None:
     """Finished requests are freed in a step that computes nothing; ids that never boarded are fine."""
-    lift = Lift(max_num_seqs=1)
+    lift = make_lift(max_num_seqs=1)
     lift.ask("r", [4, 5])
     lift.run()
     output = lift.runner.execute(SchedulerOutput(9, finished_request_ids=["r", "never aboard"]))
@@ -272,7 +287,7 @@ def test_a_step_without_rows_frees_rows() -> None:
         (SchedulerOutput(0, [new_request()], [ScheduledRequest("r", 3, 0)], [(0, 999)]), "outside the pool"),
     ],
 )
-def test_contradictions_are_errors(step: SchedulerOutput, message: str) -> None:
+def test_contradictions_are_errors(make_lift: MakeLift, step: SchedulerOutput, message: str) -> None:
     """A message that cannot be right raises ValueError with the numbers, before anything is computed."""
     with pytest.raises(ValueError, match=message):
-        Lift().runner.execute(step)
+        make_lift().runner.execute(step)

@@ -34,7 +34,10 @@ def sample_rows(logits: Float32, request: SampleBatch) -> SampleResult:
         top_logprobs=np.zeros((count, width), np.float32),
     )
     for i in range(count):
-        row = logits[request.rows[i]]  # [vocab]
+        row = logits[request.rows[i]]
+        row = np.where(
+            np.isnan(row), np.float32(-np.inf), row
+        )  # [vocab]; never taken, whatever it stands for
         target = int(request.target[i])
         token = target if target >= 0 else _choose(adjusted_logits(row, request, i), request, i)
         result.token_ids[i] = token
@@ -45,7 +48,7 @@ def sample_rows(logits: Float32, request: SampleBatch) -> SampleResult:
 
 def adjusted_logits(row: Float32, request: SampleBatch, i: int) -> Float32:
     """Logits of entry i after bias, bans and penalties: f32 `[vocab]`, a copy."""
-    row = row.astype(np.float32, copy=True)
+    row = row.copy()
     bias = slice(request.bias_start[i], request.bias_start[i + 1])
     row[request.bias_ids[bias]] += request.bias_values[bias]  # ids of an entry are distinct
     history = request.history_ids[request.history_start[i] : request.history_start[i + 1]]
@@ -98,11 +101,13 @@ def kept_tokens(scaled: Float32, top_k: int, top_p: float, min_p: float) -> tupl
 
 def _choose(row: Float32, request: SampleBatch, i: int) -> int:
     """Temperature, truncations and draw on the adjusted logits of entry i."""
-    temperature = request.temperature[i]
-    if temperature == 0 or row.max() == -np.inf:  # all banned: the lowest id, rather than NaN
+    if request.temperature[i] == 0:
         return int(np.argmax(row))
+    scaled = row / request.temperature[i]
+    if not np.isfinite(scaled.max()):  # all banned: the lowest id, rather than NaN
+        return int(np.argmax(scaled))
     order, weights = kept_tokens(
-        row / temperature, int(request.top_k[i]), float(request.top_p[i]), float(request.min_p[i])
+        scaled, int(request.top_k[i]), float(request.top_p[i]), float(request.min_p[i])
     )
     bits = philox_uniform(int(request.seed[i]), int(request.branch[i]), int(request.position[i]))
     target = (bits * sum(weights)) >> 64

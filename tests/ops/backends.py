@@ -1,0 +1,34 @@
+"""The backends that this machine has: the reference, and the native kernels per instruction set."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+
+from chairlift.ops.interface import Ops
+from chairlift.ops.reference import ReferenceOps
+
+MakeOps = Callable[[int, int], Ops]  # (max_num_tokens, max_num_logits)
+
+
+def available_backends() -> dict[str, MakeOps]:
+    """Constructors by name; without the native module only the reference is there."""
+    found: dict[str, MakeOps] = {"reference": ReferenceOps}
+    if importlib.util.find_spec("chairlift.ops._native") is None:
+        return found
+    found["cpu generic"] = partial(_cpu, "generic", 1)
+    try:
+        _cpu("avx2", 1, 1, 1).close()
+    except ValueError:  # not on this processor
+        return found
+    return {**found, "cpu avx2": partial(_cpu, "avx2", 2)}
+
+
+def _cpu(isa: str, threads: int, max_num_tokens: int, max_num_logits: int) -> Ops:
+    from chairlift.ops.cpu import CpuOps
+
+    return CpuOps(threads, max_num_tokens, max_num_logits, isa)
+
+
+BACKENDS = available_backends()
