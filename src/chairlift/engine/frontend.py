@@ -231,7 +231,7 @@ class AsyncFrontend:
                 self._take(frame)
         except Exception as error:  # a bug of ours must not leave anybody waiting
             self._die(f"internal error: {error!r}")
-            self._client.close()
+            self._client.kill(self._death)
             raise
 
     def _take(self, frame: StepFrame) -> None:
@@ -273,7 +273,9 @@ class AsyncFrontend:
         metrics.generation_tokens += number
         if choice.last_token_at is None:
             choice.first_token_at = now
-            metrics.time_to_first_token.observe(now - choice.request.arrival_time)
+            arrived = choice.request.arrival_time
+            metrics.time_to_first_token.observe(now - arrived)
+            metrics.queue_time.observe(max(0.0, self._timeline.boarded_at(choice.id, now) - arrived))
         else:
             metrics.inter_token_latency.observe((now - choice.last_token_at) / number)
         choice.last_token_at = now

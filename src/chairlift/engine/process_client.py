@@ -59,6 +59,7 @@ class ProcessClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None  # until `start` hands it to the event loop
         self._link: _Link | None = None
+        self._ready = False
 
     def spawn(self) -> socket.socket:
         """Start the child process; return our end of the connection, which `start` will take over.
@@ -94,6 +95,7 @@ class ProcessClient:
         except EngineDeadError as error:
             raise self._death(error) from None
         if isinstance(message, Ready):
+            self._ready = True
             return message.info
         self._kill()
         raise _start_error(message)
@@ -144,11 +146,9 @@ class ProcessClient:
         return self._process.pid if self._process is not None and self.is_alive else None
 
     def close(self) -> None:
-        """Ask the engine to stop, and end it by force if it has not within five seconds."""
-        self._send(Shutdown())
-        if self._process is not None and self._link is None:
-            self._process.kill()  # it is still loading, nobody waits for that
-        if self._process is not None:
+        """Ask the engine to stop, and end it by force if it has not within five seconds (at once while it loads)."""
+        if self._process is not None and self._ready:
+            self._send(Shutdown())
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_CLOSE_TIMEOUT_S)
         self._kill()
@@ -159,7 +159,7 @@ class ProcessClient:
 
     def _kill(self) -> None:
         """End the process for sure, reap it, and close our end."""
-        process, self._process = self._process, None
+        process, self._process, self._ready = self._process, None, False
         if process is not None:
             process.kill()
             process.wait()
@@ -189,6 +189,7 @@ class _Link(asyncio.Protocol):
         self._decoder = FrontSideDecoder()
         self._messages: deque[FromEngine] = deque()
         self._waiter: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._lost: str | None = None
 
@@ -213,7 +214,7 @@ class _Link(asyncio.Protocol):
         while not self._messages:
             if self._lost is not None:
                 raise EngineDeadError(self._lost)
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = self._loop.create_future()
             try:
                 await self._waiter
             finally:
@@ -234,8 +235,9 @@ class _Link(asyncio.Protocol):
 
     def close(self) -> None:
         """Close our end at once."""
-        if self._transport is not None:
-            self._transport.abort()
+        transport, self._transport = self._transport, None
+        if transport is not None and not self._loop.is_closed():
+            transport.abort()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

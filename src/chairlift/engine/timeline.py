@@ -66,6 +66,11 @@ class Timeline:
             if record is not None:
                 record.preemptions.append((step, reason))
 
+    def boarded_at(self, choice_id: str, default: float) -> float:
+        """When the first step with rows of an unfinished choice began."""
+        boarded = self._live[choice_id].first_scheduled_at
+        return default if boarded is None else boarded
+
     def got_tokens(self, choice_id: str, number: int, num_cached_tokens: int, now: float) -> None:
         """Output tokens of a choice came."""
         record = self._live[choice_id]
