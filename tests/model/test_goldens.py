@@ -38,7 +38,7 @@ def ops(request: pytest.FixtureRequest) -> Iterator[Ops]:
             pytest.skip("the native module is not built")
         from chairlift.ops.cpu import CpuOps
 
-        backend: Ops = CpuOps(CHUNK, 32)
+        backend: Ops = CpuOps(2, CHUNK, 32)
     else:
         from chairlift.ops.reference import ReferenceOps
 

@@ -210,3 +210,14 @@ def test_files_are_unmapped_after_loading(tmp_path: Path) -> None:
     model = load_model(files, ReferenceOps(64, 8))
     assert str(path) not in Path("/proc/self/maps").read_text()
     assert model.spec.vocab_size == 128
+
+
+def test_sizes_that_a_backend_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a backend refuses a weight, the error is a ModelLoadError with the path, not a bare ValueError."""
+
+    def refuse(*_: object) -> None:
+        raise ValueError("rows of 48 bytes")
+
+    monkeypatch.setattr(ReferenceOps, "load_norm", refuse)
+    with pytest.raises(ModelLoadError, match=r"m\.gguf: rows of 48 bytes"):
+        logits_of(TinyModel().gguf().write(tmp_path / "m.gguf"))

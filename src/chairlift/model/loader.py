@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chairlift.errors import ModelLoadError
 from chairlift.model.base import Model
 from chairlift.model.files import ModelFiles
 from chairlift.model.registry import Family, family_of, resolve
@@ -16,11 +17,15 @@ def load_model(files: ModelFiles, ops: Ops, max_positions: int | None = None) ->
     `max_positions` bounds the rotary tables when fewer positions than the model's context will be used.
 
     Raises:
-        ModelLoadError: a tensor is missing, has another shape or is one that the architecture does not have.
+        ModelLoadError: a tensor is missing, has another shape, is one that the architecture does not have, or
+            has sizes that the backend does not take.
     """
     family = family_of(files.spec.architecture)
     limit = min(files.spec.max_positions, max_positions or files.spec.max_positions)
-    model: Model = resolve(family.model)(files.spec, _open_weights(files, family), ops, limit)
+    try:
+        model: Model = resolve(family.model)(files.spec, _open_weights(files, family), ops, limit)
+    except ValueError as error:  # how `Ops` refuses
+        raise ModelLoadError(f"{files.path}: {error}") from error
     return model
 
 
