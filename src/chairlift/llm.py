@@ -10,7 +10,7 @@ from chairlift import factory
 from chairlift.config import EngineConfig
 from chairlift.engine.client import InProcessClient
 from chairlift.engine.offline import OfflineFrontend, OfflineRequest
-from chairlift.engine.types import CompletionDelta, EngineInfo, RequestOutput
+from chairlift.engine.types import CompletionDelta, EngineInfo, RequestOutput, StepStats
 from chairlift.errors import InvalidParameterError
 from chairlift.progress import Progress
 from chairlift.sampling_params import SamplingParams
@@ -62,6 +62,11 @@ class LLM:
     def info(self) -> EngineInfo:
         """What was resolved at start: context, KV blocks, backend, notices."""
         return self._client.info
+
+    @property
+    def stats(self) -> StepStats:
+        """Gauges and totals since the engine started: running, waiting, blocks, preemptions, prefix hits."""
+        return self._client.stats()
 
     def generate(
         self,

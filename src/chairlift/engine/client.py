@@ -11,7 +11,7 @@ from typing import Protocol
 
 from chairlift.engine.engine import Engine
 from chairlift.engine.process_client import ProcessClient
-from chairlift.engine.types import EngineInfo, EngineRequest, StepFrame
+from chairlift.engine.types import EngineInfo, EngineRequest, StepFrame, StepStats
 
 __all__ = ["AsyncEngineClient", "InProcessClient", "ProcessClient", "SyncEngineClient"]
 
@@ -102,6 +102,10 @@ class InProcessClient:
     def info(self) -> EngineInfo:
         """What was resolved at start."""
         return self._engine.info
+
+    def stats(self) -> StepStats:
+        """Gauges and totals as they stand now."""
+        return self._engine.stats()
 
     def add_request(self, request: EngineRequest) -> None:
         """See `SyncEngineClient.add_request`."""

@@ -104,7 +104,7 @@ class Engine:
         executed = self._clock()
         results = self._scheduler.update(scheduled, output, executed)
         refused, self._refused = self._refused, []
-        stats = self._stats()
+        stats = self.stats()
         finished = self._clock()
         stats.schedule_s, stats.execute_s, stats.update_s = (
             planned - started,
@@ -121,7 +121,8 @@ class Engine:
             preempted=[(preemption.request_id, preemption.reason) for preemption in scheduled.preempted],
         )
 
-    def _stats(self) -> StepStats:
+    def stats(self) -> StepStats:
+        """Gauges and totals as they stand now; the times are zero."""
         stats = self._scheduler.stats()
         return StepStats(
             num_running=stats.num_running,
