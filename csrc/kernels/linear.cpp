@@ -33,7 +33,7 @@ Tiling choose_tiling(int64_t rows, int64_t panels, int64_t panel_unit, int num_t
   const int64_t by_scratch = kMaxAccRows / tiling.rows_per_tile;
   const int64_t by_sharing = panels * tiling.row_blocks / (8 * num_threads);
   const int64_t wanted = std::min({by_scratch, by_sharing, kMaxTilePanels});
-  tiling.panels_per_tile = std::max(panel_unit, wanted / 2 * 2);
+  tiling.panels_per_tile = std::max(panel_unit, wanted >= 4 ? wanted / 4 * 4 : wanted / 2 * 2);
   tiling.panel_blocks = ceil_div(panels, tiling.panels_per_tile);
   return tiling;
 }

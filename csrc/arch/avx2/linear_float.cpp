@@ -29,38 +29,30 @@ template <class Element>
 struct Plain {
   static constexpr int64_t kRowBytes = kWidth * Element::kBytes;
 
-  static const float* dequantise(const uint8_t* panel, int64_t first_k, int64_t num_k, float* buffer) {
-    const uint8_t* row = panel + first_k * kRowBytes;
-    if (Element::kBytes == 4) return reinterpret_cast<const float*>(row);
-    for (int64_t k = 0; k < num_k; ++k, row += kRowBytes) {
-      _mm256_store_ps(buffer + k * kWidth, Element::load8(row));
-      _mm256_store_ps(buffer + k * kWidth + 8, Element::load8(row + 8 * Element::kBytes));
-    }
-    return buffer;
-  }
+  static constexpr bool kFloats = Element::kBytes == 4;
+  static constexpr int kMaxFusedRows = 6;
+  static constexpr int kPanelsOfOneRow = 4, kPanelsOfTwoRows = 2;
+  static constexpr int64_t offset(int64_t k) { return k * kRowBytes; }
 
-  template <int R, int P>
-  static void direct(const PanelTask& task, const uint8_t* panel, float* acc) {
+  template <int R, int P, bool keep>
+  static void fused_tile(const TileTask& task) {
     Sums<R, P> sums;
-    sums.clear();
-    const uint8_t* row = panel;
+    sums.load(task.acc, task.first);
+    const uint8_t* packed = task.packed;
 #pragma GCC unroll 4
-    for (int64_t k = 0; k < task.in; ++k, row += kRowBytes) {
-      __m256 x[R];
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) x[r] = _mm256_broadcast_ss(task.x + r * task.x_stride + k);
+    for (int64_t k = 0; k < task.num_k; ++k, packed += kRowBytes) {
 #pragma GCC unroll 4
       for (int p = 0; p < P; ++p) {
-        const __m256 w0 = Element::load8(row + p * task.panel_bytes);
-        const __m256 w1 = Element::load8(row + p * task.panel_bytes + 8 * Element::kBytes);
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) {
-          sums.value[p][r][0] = _mm256_fmadd_ps(x[r], w0, sums.value[p][r][0]);
-          sums.value[p][r][1] = _mm256_fmadd_ps(x[r], w1, sums.value[p][r][1]);
+        const __m256 w0 = Element::load8(packed + p * task.panel_bytes);
+        const __m256 w1 = Element::load8(packed + p * task.panel_bytes + 8 * Element::kBytes);
+        if (keep) {
+          _mm256_store_ps(task.buffer + k * kWidth, w0);
+          _mm256_store_ps(task.buffer + k * kWidth + 8, w1);
         }
+        sums.add(p, task.x + k, task.x_stride, w0, w1);
       }
     }
-    sums.store(acc);
+    sums.store(task.acc);
   }
 };
 

@@ -5,16 +5,19 @@
 namespace chairlift {
 namespace {
 
-// Eight lanes' scale and offset in one group: w = fma(scale, q, offset).
-struct Affine {
-  __m256 scale, offset;
-};
-
 CHAIRLIFT_INLINE __m256 load_half8(const uint8_t* p) {
   return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
+CHAIRLIFT_INLINE __m256i load_dwords(const uint8_t* p) {
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
+}
+
 // Bits = 4 or 8. A group is [Bits][16] dwords of 32 / Bits fields each, k = Bits * field + row, then the scales.
+//
+// A field other than the last is only masked, and so comes out 2^(Bits * field) too big; the scale is made smaller by
+// the same power of two, and the product inside the fma is exactly scale * q. The last field is shifted down (it
+// would be negative).
 template <int Bits>
 struct Group {
   static constexpr int kRows = Bits;
@@ -22,105 +25,90 @@ struct Group {
   static constexpr int64_t kDwordBytes = kRows * kWidth * 4;
   static constexpr int64_t kBytes = kDwordBytes + (Bits == 4 ? 64 : 32);
 
-  static CHAIRLIFT_INLINE Affine load_affine(const uint8_t* group, int half) {
-    Affine affine;
-    affine.scale = load_half8(group + kDwordBytes + 16 * half);
-    if (Bits == 4) {
-      affine.offset = load_half8(group + kDwordBytes + 32 + 16 * half);
-    } else {
-      affine.offset = _mm256_mul_ps(affine.scale, _mm256_set1_ps(-128.0f));
-    }
-    return affine;
-  }
+  static constexpr bool kFloats = false;
+  static constexpr int kMaxFusedRows = 4;
+  static constexpr int kPanelsOfOneRow = 2, kPanelsOfTwoRows = 1;
+  static constexpr int64_t offset(int64_t k) { return k / 32 * kBytes; }
 
-  // Field `field` of 8 dwords as floats. All but the last stay where they are in the dword, 2^(Bits * field) too big.
-  static CHAIRLIFT_INLINE __m256 isolate(const uint8_t* dwords, int field) {
-    const __m256i packed = _mm256_load_si256(reinterpret_cast<const __m256i*>(dwords));
-    if (field == kFields - 1) return _mm256_cvtepi32_ps(_mm256_srli_epi32(packed, 32 - Bits));
-    const __m256i mask = _mm256_set1_epi32(((1 << Bits) - 1) << (Bits * field));
-    return _mm256_cvtepi32_ps(_mm256_and_si256(packed, mask));
-  }
+  // w = fma(scale, q, offset) for the 16 lanes of a panel: scale, scale, offset, offset.
+  struct Affine {
+    __m256 value[4];
 
-  // What makes up for that: a power of two, so the product in the fma is exactly scale * q.
-  static constexpr float field_unit(int field) {
-    return field == kFields - 1 ? 1.0f : 1.0f / static_cast<float>(1 << (Bits * field));
-  }
-
-  static CHAIRLIFT_INLINE __m256 weight(const uint8_t* dwords, int field, const Affine& affine) {
-    return _mm256_fmadd_ps(affine.scale, isolate(dwords, field), affine.offset);
-  }
-
-  static CHAIRLIFT_INLINE Affine field_affine(const Affine& affine, int field) {
-    return {_mm256_mul_ps(affine.scale, _mm256_set1_ps(field_unit(field))), affine.offset};
-  }
-
-  static const float* dequantise(const uint8_t* panel, int64_t first_k, int64_t num_k, float* buffer) {
-    const uint8_t* group = panel + first_k / 32 * kBytes;
-    for (int64_t k = 0; k < num_k; k += 32, group += kBytes) {
+    CHAIRLIFT_INLINE void load(const uint8_t* group) {
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
-        const Affine affine = load_affine(group, half);
-        float* out = buffer + k * kWidth + 8 * half;
-#pragma GCC unroll 8
-        for (int field = 0; field < kFields; ++field) {
-          const Affine scaled = field_affine(affine, field);
-#pragma GCC unroll 8
-          for (int row = 0; row < kRows; ++row) {
-            _mm256_store_ps(out + (field * kRows + row) * kWidth,
-                            weight(group + (row * kWidth + 8 * half) * 4, field, scaled));
-          }
-        }
+        value[half] = load_half8(group + kDwordBytes + 16 * half);
+        value[2 + half] = Bits == 4 ? load_half8(group + kDwordBytes + 32 + 16 * half)
+                                    : _mm256_mul_ps(value[half], _mm256_set1_ps(-128.0f));
       }
     }
-    return buffer;
-  }
 
-  template <int R, int P>
-  static void direct(const PanelTask& task, const uint8_t* panel, float* acc) {
+    CHAIRLIFT_INLINE void next_field() {
+      const __m256 unit = _mm256_set1_ps(1.0f / (1 << Bits));
+      value[0] = _mm256_mul_ps(value[0], unit);
+      value[1] = _mm256_mul_ps(value[1], unit);
+    }
+  };
+
+  template <int R, int P, bool keep>
+  static void fused_tile(const TileTask& task) {
     Sums<R, P> sums;
-    sums.clear();
-    const uint8_t* group = panel;
-    for (int64_t k = 0; k < task.in; k += 32, group += kBytes) {
-      Affine affine[P][2];
+    sums.load(task.acc, task.first);
+    const float* x = task.x;
+    const uint8_t* group = task.packed;
+    float* buffer = task.buffer;
+    const int64_t x_stride = task.x_stride, panel_bytes = task.panel_bytes;
+    for (int64_t k = 0; k < task.num_k; k += 32, group += kBytes) {
+      Affine affine[P];
 #pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) {
-        affine[p][0] = load_affine(group + p * task.panel_bytes, 0);
-        affine[p][1] = load_affine(group + p * task.panel_bytes, 1);
+      for (int p = 0; p < P; ++p) affine[p].load(group + p * panel_bytes);
+      __m256i mask = _mm256_set1_epi32((1 << Bits) - 1);
+      for (int field = 0; field < kFields - 1; ++field) {
+        add_field<R, P, keep, false>(x, x_stride, group, panel_bytes, affine, mask, buffer, sums);
+        mask = _mm256_slli_epi32(mask, Bits);
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) affine[p].next_field();
+        x += kRows;
+        buffer += kRows * kWidth;
       }
-#pragma GCC unroll 8
-      for (int field = 0; field < kFields; ++field) {
-        direct_field<R, P>(task, group, k + field * kRows, field, affine, sums);
-      }
+#pragma GCC unroll 4
+      for (int p = 0; p < P; ++p) affine[p].load(group + p * panel_bytes);
+      add_field<R, P, keep, true>(x, x_stride, group, panel_bytes, affine, mask, buffer, sums);
+      x += kRows;
+      buffer += kRows * kWidth;
     }
-    sums.store(acc);
+    sums.store(task.acc);
   }
 
-  template <int R, int P>
-  static CHAIRLIFT_INLINE void direct_field(const PanelTask& task, const uint8_t* group, int64_t k, int field,
-                                            const Affine (&affine)[P][2], Sums<R, P>& sums) {
-    Affine scaled[P][2];
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
-      scaled[p][0] = field_affine(affine[p][0], field);
-      scaled[p][1] = field_affine(affine[p][1], field);
-    }
+  // The kRows values of k that share a field of the group's dwords.
+  template <int R, int P, bool keep, bool last>
+  static CHAIRLIFT_INLINE void add_field(const float* x, int64_t x_stride, const uint8_t* group, int64_t panel_bytes,
+                                         const Affine (&affine)[P], const __m256i& mask, float* buffer,
+                                         Sums<R, P>& sums) {
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
-      __m256 x[R];
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) x[r] = _mm256_broadcast_ss(task.x + r * task.x_stride + k + row);
 #pragma GCC unroll 4
       for (int p = 0; p < P; ++p) {
-        const uint8_t* dwords = group + p * task.panel_bytes + row * kWidth * 4;
-        const __m256 w0 = weight(dwords, field, scaled[p][0]);
-        const __m256 w1 = weight(dwords + 32, field, scaled[p][1]);
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) {
-          sums.value[p][r][0] = _mm256_fmadd_ps(x[r], w0, sums.value[p][r][0]);
-          sums.value[p][r][1] = _mm256_fmadd_ps(x[r], w1, sums.value[p][r][1]);
+        const uint8_t* dwords = group + p * panel_bytes + row * kWidth * 4;
+        const __m256* a = affine[p].value;
+        const __m256i* m = &mask;
+        const __m256 w0 = weight<last>(dwords, m, a[0], a[2]);
+        const __m256 w1 = weight<last>(dwords + 32, m, a[1], a[3]);
+        if (keep) {
+          _mm256_store_ps(buffer + row * kWidth, w0);
+          _mm256_store_ps(buffer + row * kWidth + 8, w1);
         }
+        sums.add(p, x + row, x_stride, w0, w1);
       }
     }
+  }
+
+  template <bool last>
+  static CHAIRLIFT_INLINE __m256 weight(const uint8_t* dwords, const __m256i* mask, const __m256& scale,
+                                        const __m256& offset) {
+    const __m256i field = last ? _mm256_srli_epi32(load_dwords(dwords), 32 - Bits)
+                               : _mm256_and_si256(load_dwords(dwords), *mask);
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(field), scale, offset);
   }
 };
 

@@ -1,8 +1,9 @@
 // The shape of every AVX2 linear kernel, for any weight layout.
 //
-// Many rows: a chunk of one panel is dequantised into the first-level cache once and serves all rows in tiles of up
-// to 6 rows x 16 outputs (12 accumulators). Few rows: weights go from their packed form through registers straight
-// into the fma. Both compute the same chain for every output: k ascending, one fma each.
+// A fused tile takes weights from their packed form through registers straight into the fma of a few rows. When more
+// rows follow, it also keeps a chunk of weights as floats in the first-level cache, and buffered tiles of up to
+// 6 rows x 16 outputs (12 accumulators) work from there. Both compute the same chain for every output: k ascending,
+// one fma each; between chunks the sums rest in memory, which loses nothing.
 #pragma once
 
 #include <immintrin.h>
@@ -14,69 +15,14 @@ namespace {
 
 constexpr int kWidth = 16;          // outputs of a panel: two vectors
 constexpr int kMaxTileRows = 6;     // 12 accumulators, 2 vectors of weights, 1 of x
-constexpr int64_t kMaxChunk = 192;  // k dequantised at once: 12 KB of the first-level cache
+constexpr int64_t kMaxChunk = 192;  // k kept as floats at once: 12 KB of the first-level cache
 
 #define CHAIRLIFT_INLINE inline __attribute__((always_inline))
 
-// acc[r][0..16) += x[r, 0..num_k) . w[0..num_k)[0..16)
-template <int R>
-void buffered_tile(const float* x, int64_t x_stride, const float* w, int64_t num_k, bool first, float* acc) {
-  __m256 sum[R][2];
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r) {
-    sum[r][0] = first ? _mm256_setzero_ps() : _mm256_load_ps(acc + r * kWidth);
-    sum[r][1] = first ? _mm256_setzero_ps() : _mm256_load_ps(acc + r * kWidth + 8);
-  }
-#pragma GCC unroll 4
-  for (int64_t k = 0; k < num_k; ++k) {
-    const __m256 w0 = _mm256_load_ps(w + k * kWidth);
-    const __m256 w1 = _mm256_load_ps(w + k * kWidth + 8);
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) {
-      const __m256 value = _mm256_broadcast_ss(x + r * x_stride + k);
-      sum[r][0] = _mm256_fmadd_ps(value, w0, sum[r][0]);
-      sum[r][1] = _mm256_fmadd_ps(value, w1, sum[r][1]);
-    }
-  }
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r) {
-    _mm256_store_ps(acc + r * kWidth, sum[r][0]);
-    _mm256_store_ps(acc + r * kWidth + 8, sum[r][1]);
-  }
-}
-
-using BufferedTile = void (*)(const float*, int64_t, const float*, int64_t, bool, float*);
-constexpr BufferedTile kBufferedTiles[kMaxTileRows + 1] = {
-    nullptr,          buffered_tile<1>, buffered_tile<2>, buffered_tile<3>,
-    buffered_tile<4>, buffered_tile<5>, buffered_tile<6>};
-
-// All rows against one chunk of weights, in tiles of nearly equal height.
-inline void buffered_rows(const PanelTask& task, const float* w, int64_t first_k, int64_t num_k, float* acc) {
-  const int64_t num_tiles = (task.rows + kMaxTileRows - 1) / kMaxTileRows;
-  const int64_t height = task.rows / num_tiles, num_higher = task.rows % num_tiles;
-  const float* x = task.x + first_k;
-  for (int64_t t = 0; t < num_tiles; ++t) {
-    const int64_t r = height + (t < num_higher ? 1 : 0);
-    kBufferedTiles[r](x, task.x_stride, w, num_k, first_k == 0, acc);
-    x += r * task.x_stride;
-    acc += r * kWidth;
-  }
-}
-
-// Layout::dequantise(panel, first_k, num_k, buffer) returns where the floats [num_k][16] are.
-template <class Layout>
-void buffered_panels(const PanelTask& task) {
-  alignas(64) float buffer[kMaxChunk * kWidth];
-  const int64_t num_chunks = (task.in + kMaxChunk - 1) / kMaxChunk;
-  const int64_t per_chunk = (task.in + num_chunks - 1) / num_chunks;
-  const int64_t chunk = (per_chunk + 31) / 32 * 32;
-  for (int64_t p = 0; p < task.num_panels; ++p) {
-    for (int64_t k = 0; k < task.in; k += chunk) {
-      const int64_t num_k = task.in - k < chunk ? task.in - k : chunk;
-      const float* w = Layout::dequantise(task.panels + p * task.panel_bytes, k, num_k, buffer);
-      buffered_rows(task, w, k, num_k, task.acc + p * task.rows * kWidth);
-    }
-  }
+// sum += a * b, in place. Written out because GCC 12 likes the forms of the fma that overwrite a factor, and then
+// moves and spills accumulators.
+CHAIRLIFT_INLINE void fma_into(__m256& sum, __m256 a, __m256 b) {
+  asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
 }
 
 // Sums of R rows with P panels, in registers.
@@ -84,18 +30,31 @@ template <int R, int P>
 struct Sums {
   __m256 value[P][R][2];
 
-  CHAIRLIFT_INLINE void clear() {
+  CHAIRLIFT_INLINE void load(const float* acc, bool first) {
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) value[p][r][0] = value[p][r][1] = _mm256_setzero_ps();
+#pragma GCC unroll 6
+      for (int r = 0; r < R; ++r) {
+        const float* row = acc + (p * R + r) * kWidth;
+        value[p][r][0] = first ? _mm256_setzero_ps() : _mm256_load_ps(row);
+        value[p][r][1] = first ? _mm256_setzero_ps() : _mm256_load_ps(row + 8);
+      }
+    }
+  }
+
+  CHAIRLIFT_INLINE void add(int p, const float* x, int64_t x_stride, __m256 w0, __m256 w1) {
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+      const __m256 broadcast = _mm256_broadcast_ss(x + r * x_stride);
+      fma_into(value[p][r][0], broadcast, w0);
+      fma_into(value[p][r][1], broadcast, w1);
     }
   }
 
   CHAIRLIFT_INLINE void store(float* acc) const {
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int r = 0; r < R; ++r) {
         _mm256_store_ps(acc + (p * R + r) * kWidth, value[p][r][0]);
         _mm256_store_ps(acc + (p * R + r) * kWidth + 8, value[p][r][1]);
@@ -104,27 +63,138 @@ struct Sums {
   }
 };
 
-// Layout::direct<R, P>(task, panel, acc) computes R rows with P panels. Several panels for few rows: one output is
-// one chain of dependent fmas, so independent ones must hide its latency.
+// What a tile works on: num_k weights of P panels, and its rows of x.
+struct TileTask {
+  const float* x;         // [R][num_k], first k of the chunk
+  int64_t x_stride;       // floats between rows
+  const uint8_t* packed;  // first k of the chunk in the first panel
+  int64_t panel_bytes;    // between panels
+  int64_t num_k;
+  bool first;     // sums start from 0, else from acc
+  float* acc;     // [P][R][16]
+  float* buffer;  // [num_k][16] weights as floats
+};
+using TileKernel = void (*)(const TileTask&);
+
+template <int R>
+void buffered_tile(const TileTask& task) {
+  Sums<R, 1> sums;
+  sums.load(task.acc, task.first);
+  const float* x = task.x;
+  const float* w = task.buffer;
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < task.num_k; ++k) {
+    sums.add(0, x + k, task.x_stride, _mm256_load_ps(w + k * kWidth), _mm256_load_ps(w + k * kWidth + 8));
+  }
+  sums.store(task.acc);
+}
+
+constexpr TileKernel kBufferedTiles[kMaxTileRows + 1] = {
+    nullptr,          buffered_tile<1>, buffered_tile<2>, buffered_tile<3>,
+    buffered_tile<4>, buffered_tile<5>, buffered_tile<6>};
+
+// A layout offers
+//   fused_tile<R, P, keep>   a TileKernel; with `keep` it also fills the buffer
+//   kFloats                  whether the packed form is the buffer's form
+//   kMaxFusedRows            beyond which a fused tile would need more registers than there are
+//   kPanelsOfOneRow, kPanelsOfTwoRows   how many panels a fused tile takes at once
+//   offset(k)                bytes from the start of a panel to k (a multiple of 32)
+template <class Layout, int R>
+constexpr TileKernel keeping_tile() {
+  if constexpr (R <= Layout::kMaxFusedRows) return Layout::template fused_tile<R, 1, true>;
+  return nullptr;
+}
+
+template <class Layout>
+constexpr TileKernel kKeepingTiles[kMaxTileRows + 1] = {
+    nullptr,
+    keeping_tile<Layout, 1>(),
+    keeping_tile<Layout, 2>(),
+    keeping_tile<Layout, 3>(),
+    keeping_tile<Layout, 4>(),
+    keeping_tile<Layout, 5>(),
+    keeping_tile<Layout, 6>()};
+
+// Rows from the second tile on, in tiles of nearly equal height.
+inline void buffered_rows(int64_t rows, TileTask tile) {
+  const int64_t num_tiles = (rows + kMaxTileRows - 1) / kMaxTileRows;
+  for (int64_t t = 0; t < num_tiles; ++t) {
+    const int64_t r = rows / num_tiles + (t < rows % num_tiles ? 1 : 0);
+    kBufferedTiles[r](tile);
+    tile.x += r * tile.x_stride;
+    tile.acc += r * kWidth;
+  }
+}
+
+// All rows against one chunk of one panel.
+template <class Layout>
+void chunk_rows(int64_t rows, TileTask tile) {
+  if constexpr (Layout::kFloats) {
+    tile.buffer = const_cast<float*>(reinterpret_cast<const float*>(tile.packed));
+  } else {
+    const int64_t fused = rows < Layout::kMaxFusedRows ? rows : Layout::kMaxFusedRows;
+    kKeepingTiles<Layout>[fused](tile);
+    tile.x += fused * tile.x_stride;
+    tile.acc += fused * kWidth;
+    rows -= fused;
+  }
+  if (rows > 0) buffered_rows(rows, tile);
+}
+
+template <class Layout>
+void many_rows(const PanelTask& task) {
+  alignas(64) float buffer[kMaxChunk * kWidth];
+  const int64_t num_chunks = (task.in + kMaxChunk - 1) / kMaxChunk;
+  const int64_t chunk = ((task.in + num_chunks - 1) / num_chunks + 31) / 32 * 32;
+  TileTask tile;
+  tile.x_stride = task.x_stride;
+  tile.panel_bytes = task.panel_bytes;
+  tile.buffer = buffer;
+  for (int64_t p = 0; p < task.num_panels; ++p) {
+    for (int64_t k = 0; k < task.in; k += chunk) {
+      tile.x = task.x + k;
+      tile.packed = task.panels + p * task.panel_bytes + Layout::offset(k);
+      tile.num_k = task.in - k < chunk ? task.in - k : chunk;
+      tile.first = k == 0;
+      tile.acc = task.acc + p * task.rows * kWidth;
+      chunk_rows<Layout>(task.rows, tile);
+    }
+  }
+}
+
+// Few rows take several panels at once: an output is one chain of dependent fmas, and independent ones must hide its
+// latency.
 template <class Layout, int R, int P>
-void direct_panels(const PanelTask& task) {
+void few_rows(const PanelTask& task) {
+  TileTask tile;
+  tile.x = task.x;
+  tile.x_stride = task.x_stride;
+  tile.panel_bytes = task.panel_bytes;
+  tile.num_k = task.in;
+  tile.first = true;
+  tile.buffer = nullptr;
   int64_t p = 0;
   for (; p + P <= task.num_panels; p += P) {
-    Layout::template direct<R, P>(task, task.panels + p * task.panel_bytes, task.acc + p * R * kWidth);
+    tile.packed = task.panels + p * task.panel_bytes;
+    tile.acc = task.acc + p * R * kWidth;
+    Layout::template fused_tile<R, P, false>(tile);
   }
   for (; p < task.num_panels; ++p) {
-    Layout::template direct<R, 1>(task, task.panels + p * task.panel_bytes, task.acc + p * R * kWidth);
+    tile.packed = task.panels + p * task.panel_bytes;
+    tile.acc = task.acc + p * R * kWidth;
+    Layout::template fused_tile<R, 1, false>(tile);
   }
 }
 
 template <class Layout>
 void panels(const PanelTask& task) {
   switch (task.rows) {
-    case 1: return direct_panels<Layout, 1, 2>(task);
-    case 2: return direct_panels<Layout, 2, 2>(task);
-    case 3: return direct_panels<Layout, 3, 1>(task);
-    case 4: return direct_panels<Layout, 4, 1>(task);
-    default: return buffered_panels<Layout>(task);
+    case 1: return few_rows<Layout, 1, Layout::kPanelsOfOneRow>(task);
+    case 2: return few_rows<Layout, 2, Layout::kPanelsOfTwoRows>(task);
+    case 3: return few_rows<Layout, 3, 1>(task);
+    case 4: return few_rows<Layout, 4, 1>(task);
+    case 5: return few_rows<Layout, 5, 1>(task);
+    default: return many_rows<Layout>(task);
   }
 }
 
