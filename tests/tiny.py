@@ -1,4 +1,4 @@
-"""A tiny random model with a byte-level tokenizer and a ChatML template in one GGUF file: a whole engine in a second."""
+"""A tiny random model with a byte-level tokenizer and a ChatML template in one GGUF file: an engine in a second."""
 
 from __future__ import annotations
 

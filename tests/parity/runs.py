@@ -9,7 +9,9 @@ from typing import Any
 from chairlift import LLM, SamplingParams
 from chairlift.engine.types import RequestOutput
 
-Answer = tuple[tuple[int, ...], tuple[tuple[tuple[int, float], ...], ...]]  # token ids, (id, logprob) per position
+Answer = tuple[
+    tuple[int, ...], tuple[tuple[tuple[int, float], ...], ...]
+]  # token ids, (id, logprob) per position
 
 SAMPLING: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},

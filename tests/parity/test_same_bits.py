@@ -34,7 +34,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     if request.param == "tiny":
         yield Case(request.getfixturevalue("tiny_model"), 32, 200, 24)
     else:
-        yield Case(request.getfixturevalue("default_model"), 16, 160, 16)
+        yield Case(request.getfixturevalue("default_model"), 12, 120, 20)
 
 
 def test_beside_others(case: Case) -> None:
@@ -76,7 +76,7 @@ def test_cold_and_warm_prefix_cache(case: Case) -> None:
 def test_with_preemption(case: Case) -> None:
     """A pool too small for everybody forces recomputation; the bits stay."""
     longest = max(map(len, case.prompts)) + (case.params[0].max_tokens or 0)
-    with LLM(case.model, num_kv_blocks=longest // 16 + 8, max_model_len=longest + 16, max_num_seqs=32) as llm:
+    with LLM(case.model, num_kv_blocks=longest // 16 + 2, max_model_len=longest, max_num_seqs=32) as llm:
         assert answers(llm, case.prompts, case.params) == case.reference
         assert llm.stats.num_preemptions_total > 0
 
