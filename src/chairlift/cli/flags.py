@@ -101,7 +101,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     compute.add_argument("--seed", type=int, metavar="N", help="makes unseeded requests reproducible")
 
 
-def engine_config(args: argparse.Namespace, model: str) -> EngineConfig:
-    """The frozen config from parsed flags; `model` is a path that exists (see `cli.models.resolve_model`)."""
+def engine_config(args: argparse.Namespace, model: str | None) -> EngineConfig:
+    """The frozen config from parsed flags; `model` None is the default model (see `cli.models.resolve_model`)."""
     flags: dict[str, Any] = {name: getattr(args, name) for name in _ENGINE_FLAGS}
     return EngineConfig.from_flags(model=model, **flags)

@@ -17,7 +17,7 @@ def open_llm(args: argparse.Namespace) -> LLM:
     """Load the model that the flags name; notices (clamped context, slow backend) go to stderr."""
     from chairlift.llm import LLM  # numpy and the kernels load here, not for --help
 
-    llm = LLM.from_config(resolve_model(engine_config(args)))
+    llm = LLM.from_config(resolve_model(engine_config(args, args.model)))
     for notice in llm.info.notices:
         print(f"note: {notice}", file=sys.stderr)
     return llm
