@@ -15,10 +15,10 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from chairlift.config import EngineConfig, ModelConfig, SchedulerConfig
 from chairlift.core.messages import ModelRunnerOutput, NewRequest, SchedulerOutput, TokenLogprobs
@@ -26,6 +26,8 @@ from chairlift.core.scheduler import Scheduler
 from chairlift.engine.engine import Engine
 from chairlift.engine.types import EngineInfo, EngineRequest, StepFrame
 from chairlift.errors import EngineDeadError, ModelLoadError
+
+T = TypeVar("T")
 
 EOS_TEXT = "<|im_end|>"
 EOS = 256
@@ -320,6 +322,25 @@ class FakeAsyncClient:
             raise EngineDeadError(self._death) from error
         assert frame is not None
         return frame
+
+
+def run_async(main: Coroutine[Any, Any, T], timeout: float = 30.0) -> T:
+    """Run a test's coroutine in a loop of its own; a test that hangs fails."""
+
+    async def bounded() -> T:
+        return await asyncio.wait_for(main, timeout)
+
+    return asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
+    """Let the event loop run until a condition holds; TimeoutError when it never does."""
+
+    async def poll() -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(poll(), timeout)
 
 
 # -- engines for real child processes --------------------------------------------------------------------------
