@@ -55,11 +55,11 @@ class CpuOps:
 
     name = "cpu"
 
-    def __init__(
-        self, num_threads: int, max_num_tokens: int, max_num_logits: int, isa: str = "auto"
-    ) -> None:
+    def __init__(self, num_threads: int, max_num_tokens: int, max_num_logits: int, isa: str = "auto") -> None:
         if max_num_tokens < 1 or max_num_logits < 1:
-            raise ValueError(f"an arena of {max_num_tokens} tokens and {max_num_logits} rows of logits is too small")
+            raise ValueError(
+                f"an arena of {max_num_tokens} tokens and {max_num_logits} rows of logits is too small"
+            )
         self._context = _native.Context(num_threads, isa)
         self._max_rows = {Axis.TOKENS: max_num_tokens, Axis.LOGITS: max_num_logits}
 
@@ -141,10 +141,17 @@ class CpuOps:
         """out = x / sqrt(mean(x^2) + eps) * weight, per row."""
         source = cast(_Activation, x)
         _native.rms_norm(
-            self._context, source.array, _rows(batch, source), cast(Float32, norm), eps, cast(_Activation, out).array
+            self._context,
+            source.array,
+            _rows(batch, source),
+            cast(Float32, norm),
+            eps,
+            cast(_Activation, out).array,
         )
 
-    def linear(self, batch: Batch, x: Activation, w: Linear, out: Activation, *, accumulate: bool = False) -> None:
+    def linear(
+        self, batch: Batch, x: Activation, w: Linear, out: Activation, *, accumulate: bool = False
+    ) -> None:
         """out = x @ w.T, or out += x @ w.T."""
         source, weights = cast(_Activation, x), cast(_native.PackedWeight, w)
         rows = _rows(batch, source)
@@ -185,7 +192,10 @@ class CpuOps:
     def gather_logits_rows(self, batch: Batch, x: Activation, out: Activation) -> None:
         """out[i] = x[logits_indices[i]]."""
         _native.gather_rows(
-            self._context, cast(_native.Batch, batch), cast(_Activation, x).array, cast(_Activation, out).array
+            self._context,
+            cast(_native.Batch, batch),
+            cast(_Activation, x).array,
+            cast(_Activation, out).array,
         )
 
     def sample(self, batch: Batch, logits: Activation, request: SampleBatch) -> SampleResult:
@@ -219,7 +229,8 @@ class CpuOps:
     def to_numpy(self, batch: Batch, x: Activation) -> Float32:
         """A copy of an activation's live rows."""
         activation = cast(_Activation, x)
-        return activation.array[: _rows(batch, activation)].copy()
+        live: Float32 = activation.array[: _rows(batch, activation)].copy()
+        return live
 
     def close(self) -> None:
         """Stop the worker threads; no op may follow. A second call does nothing."""
