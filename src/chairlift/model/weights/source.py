@@ -33,7 +33,12 @@ class WeightSource(Protocol):
 
 
 def view_tensor(data: mmap.mmap, info: TensorInfo) -> HostTensor:
-    """A tensor as a read-only view `[rows, row_bytes]` of its mapped file; the parser has checked the range."""
+    """A tensor as a read-only view `[rows, row_bytes]` of its mapped file; the parser has checked the range.
+
+    Pages of tensors taken before are let go of (they come back if read again): they have most likely been packed,
+    and would double the memory that loading takes.
+    """
+    data.madvise(mmap.MADV_DONTNEED)
     flat = np.frombuffer(data, dtype=np.uint8, count=info.num_bytes, offset=info.start)
     rows = flat.reshape(math.prod(info.shape[:-1]), -1)
     return HostTensor(info.name, TensorType(info.type_name), info.shape, rows)
