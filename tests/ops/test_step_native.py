@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chairlift.ops.interface import Axis, KVCacheSpec, RopeSpec
+from chairlift.ops.interface import Axis, KVCacheSpec, Ops, RopeSpec
 from chairlift.ops.reference_sampling import philox_uniform
 from chairlift.ops.rope_tables import cos_sin_tables
 from ops.op_table import (
@@ -33,7 +33,7 @@ _native: Any = pytest.importorskip(
     "chairlift.ops._native", reason="the native module is not built (make native)"
 )
 
-from chairlift.ops.cpu import CpuOps
+CpuOps: Any = pytest.importorskip("chairlift.ops.cpu").CpuOps
 
 MAX_TOKENS = 1200
 MAX_LOGITS = 64
@@ -72,7 +72,7 @@ def assert_same_bits(results: list[np.ndarray]) -> None:
 
 # -- norms and rope ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("width", [1, 7, 8, 15, 16, 17, 100, 576, 4096])
-def test_rms_norm_matches_f64_and_has_one_set_of_bits(variants: list[CpuOps], width: int) -> None:
+def test_rms_norm_matches_f64_and_has_one_set_of_bits(variants: list[Ops], width: int) -> None:
     """RMSNorm is right to f32 precision, and bit-equal over instruction sets, threads and in place."""
     rows, weight = random_rows(1, 70, width) * 3, random_rows(2, 1, width)[0]
     results = []
@@ -100,7 +100,7 @@ ROPES = {
 
 
 @pytest.mark.parametrize("name", ROPES)
-def test_rope_tables_match_f64(ops: CpuOps, name: str) -> None:
+def test_rope_tables_match_f64(ops: Ops, name: str) -> None:
     """cos and sin are what f64 numpy gives, rounded to f32: at most one rounding apart."""
     tables: Any = ops.make_rope(ROPES[name])
     cos, sin = cos_sin_tables(ROPES[name])
@@ -124,7 +124,7 @@ def test_rope_tables_match_f64(ops: CpuOps, name: str) -> None:
     ],
     ids=str,
 )
-def test_rope_specs_out_of_range_are_refused(ops: CpuOps, changes: dict[str, Any]) -> None:
+def test_rope_specs_out_of_range_are_refused(ops: Ops, changes: dict[str, Any]) -> None:
     """A spec that can't be computed exactly raises ValueError."""
     with pytest.raises(ValueError, match=r"\w"):
         ops.make_rope(RopeSpec(**{"head_dim": 64, "base": 1e4, "max_positions": 64, **changes}))
@@ -171,7 +171,7 @@ def _oracle(paged: PagedAttention, request: int, queries: np.ndarray) -> np.ndar
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s.num_q_heads}x{s.num_kv_heads}x{s.head_dim}")
 def test_attention_matches_f64_and_has_one_set_of_bits(
-    variants: list[CpuOps], shape: AttentionSetup, dtype: str
+    variants: list[Ops], shape: AttentionSetup, dtype: str
 ) -> None:
     """Whole prompts of many lengths side by side, over poisoned blocks: right, and the same bits everywhere."""
     lengths = [1, 17, 257] if shape.num_q_heads == 200 else LENGTHS if shape.head_dim <= 72 else LENGTHS[:5]
@@ -188,7 +188,7 @@ def test_attention_matches_f64_and_has_one_set_of_bits(
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
-def test_chunks_threads_and_block_size_do_not_change_bits(variants: list[CpuOps], dtype: str) -> None:
+def test_chunks_threads_and_block_size_do_not_change_bits(variants: list[Ops], dtype: str) -> None:
     """A request of 1000 tokens: whole, in chunks, ending in single rows that several threads share: equal."""
     length = 1000
     plans = [[length], [256] * 3 + [232], [1, 254, 300, 257, 180] + [1] * 8, [992] + [1] * 8]
@@ -205,7 +205,7 @@ def test_chunks_threads_and_block_size_do_not_change_bits(variants: list[CpuOps]
     assert_same_bits(results)
 
 
-def test_what_comes_later_does_not_reach_back(variants: list[CpuOps]) -> None:
+def test_what_comes_later_does_not_reach_back(variants: list[Ops]) -> None:
     """Infinite and NaN values at a later position of the same chunk leave every earlier row as it was."""
     for ops in variants[::2]:
         setup = AttentionSetup()
@@ -217,7 +217,7 @@ def test_what_comes_later_does_not_reach_back(variants: list[CpuOps]) -> None:
         assert not np.isfinite(after[261:]).any()
 
 
-def test_values_are_rounded_as_ieee_halves(variants: list[CpuOps]) -> None:
+def test_values_are_rounded_as_ieee_halves(variants: list[Ops]) -> None:
     """One visible key returns its value: f32 to f16 and back, ties to even, subnormals and overflow included."""
     bits = np.random.default_rng(5).integers(0, 2**32, 4096, dtype=np.uint64).astype(np.uint32)
     special = np.array([0.0, -0.0, 65504, 65519.9, 65520, 1e9, -1e9, 2.0**-24, 2.0**-25, 3 * 2.0**-25])
@@ -264,7 +264,7 @@ def test_engines_side_by_side_do_not_disturb_each_other() -> None:
     assert_same_bits([np.concatenate(results[key]) for key in (0, 1, 2)])
 
 
-def test_the_pool_costs_nothing_until_it_is_written(ops: CpuOps) -> None:
+def test_the_pool_costs_nothing_until_it_is_written(ops: Ops) -> None:
     """A pool of tens of gigabytes is mapped at once and leaves resident memory alone."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     pool: Any = ops.allocate_kv_cache(KVCacheSpec(30, 100_000, 16, 3, 64, "f16"))
@@ -284,7 +284,7 @@ def test_the_pool_costs_nothing_until_it_is_written(ops: CpuOps) -> None:
     ],
     ids=str,
 )
-def test_pool_shapes_that_kernels_do_not_take_are_refused(ops: CpuOps, changes: dict[str, Any]) -> None:
+def test_pool_shapes_that_kernels_do_not_take_are_refused(ops: Ops, changes: dict[str, Any]) -> None:
     """A pool that no kernel could walk raises ValueError when it is asked for."""
     shape: dict[str, Any] = {
         "num_layers": 1,
@@ -298,13 +298,13 @@ def test_pool_shapes_that_kernels_do_not_take_are_refused(ops: CpuOps, changes: 
         ops.allocate_kv_cache(KVCacheSpec(**{**shape, **changes}))
 
 
-def test_a_pool_larger_than_the_address_space_is_refused(ops: CpuOps) -> None:
+def test_a_pool_larger_than_the_address_space_is_refused(ops: Ops) -> None:
     """Sizes whose product overflows raise MemoryError, not a small mapping."""
     with pytest.raises(MemoryError):
         ops.allocate_kv_cache(KVCacheSpec(2**31 - 1, 2**31 - 1, 1600, 2**20, 256, "f32"))
 
 
-def test_ops_compare_the_batch_with_what_they_index(ops: CpuOps) -> None:
+def test_ops_compare_the_batch_with_what_they_index(ops: Ops) -> None:
     """Layers, slots, blocks, positions and widths outside raise ValueError before memory is touched."""
     setup = AttentionSetup(num_blocks=2)
     kv, rope = ops.allocate_kv_cache(setup.kv_spec()), ops.make_rope(setup.rope_spec())
@@ -386,7 +386,7 @@ def _logits(rng: np.random.Generator, vocab: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 17, 1000, 49152])
-def test_draws_are_those_of_a_full_sort(variants: list[CpuOps], vocab: int) -> None:
+def test_draws_are_those_of_a_full_sort(variants: list[Ops], vocab: int) -> None:
     """Random parameters on all kinds of rows: exactly the token of the slow algorithm, on every variant."""
     rng = np.random.default_rng(vocab)
     rows = _logits(rng, vocab)
@@ -422,7 +422,7 @@ def test_philox_is_the_published_one() -> None:
 @pytest.mark.parametrize(
     "parameters", [{}, {"temperature": 0.6}, {"top_k": 12}, {"top_p": 0.8}, {"min_p": 0.1}]
 )
-def test_frequencies_pass_a_chi_square_test(ops: CpuOps, parameters: dict[str, Any]) -> None:
+def test_frequencies_pass_a_chi_square_test(ops: Ops, parameters: dict[str, Any]) -> None:
     """20000 draws over positions, seeds and branches follow the truncated softmax (chi-square below p = 0.001)."""
     row = np.random.default_rng(3).normal(0, 1.2, 40).astype(np.float32)
     scaled = row.astype(np.float64) / parameters.get("temperature", 1.0)
@@ -446,7 +446,7 @@ def test_frequencies_pass_a_chi_square_test(ops: CpuOps, parameters: dict[str, A
     assert statistic < limit
 
 
-def test_penalties_follow_their_definitions(variants: list[CpuOps]) -> None:
+def test_penalties_follow_their_definitions(variants: list[Ops]) -> None:
     """Bias, then repetition on distinct prompt and output tokens, then frequency and presence on output tokens."""
     rng = np.random.default_rng(8)
     row = rng.normal(0, 2, 60).astype(np.float32)
@@ -479,7 +479,7 @@ def test_penalties_follow_their_definitions(variants: list[CpuOps]) -> None:
         np.testing.assert_array_equal(result["logits"][0], row)
 
 
-def test_logprobs_match_f64_and_have_one_set_of_bits(variants: list[CpuOps]) -> None:
+def test_logprobs_match_f64_and_have_one_set_of_bits(variants: list[Ops]) -> None:
     """The log-softmax of raw logits, whatever bias and temperature; ranks and the list in order, ties by id."""
     rng = np.random.default_rng(9)
     rows = _logits(rng, 5003)
@@ -506,7 +506,7 @@ def test_logprobs_match_f64_and_have_one_set_of_bits(variants: list[CpuOps]) -> 
             np.testing.assert_array_equal(other[name], values, err_msg=name)
 
 
-def test_strange_logits_give_a_valid_token(variants: list[CpuOps]) -> None:
+def test_strange_logits_give_a_valid_token(variants: list[Ops]) -> None:
     """NaN is never drawn while a number is there; nothing crashes; with every token banned the id is 0."""
     nan, inf = np.float32(np.nan), np.float32(np.inf)
     rows = np.zeros((6, 40), np.float32)
@@ -543,13 +543,13 @@ def test_strange_logits_give_a_valid_token(variants: list[CpuOps]) -> None:
     ],
     ids=str,
 )
-def test_sampling_parameters_out_of_range_are_refused(ops: CpuOps, entry: dict[str, Any]) -> None:
+def test_sampling_parameters_out_of_range_are_refused(ops: Ops, entry: dict[str, Any]) -> None:
     """What would divide by zero, loop or read elsewhere raises ValueError naming the field."""
     with pytest.raises(ValueError, match=r"\w"):
         sampled(ops, np.zeros((1, 10), np.float32), [entry])
 
 
-def test_malformed_lists_of_a_sample_batch_are_refused(ops: CpuOps) -> None:
+def test_malformed_lists_of_a_sample_batch_are_refused(ops: Ops) -> None:
     """Arrays of a wrong dtype or length, and CSR starts that fall, raise ValueError naming the field."""
     batch, logits = load_logits(ops, np.zeros((1, 10), np.float32))
     changes: dict[str, np.ndarray] = {
