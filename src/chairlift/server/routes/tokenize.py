@@ -1,0 +1,64 @@
+"""POST /tokenize and /detokenize, in vLLM's shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from chairlift.errors import InvalidParameterError
+from chairlift.server.context import ServerContext, context_of
+from chairlift.server.openapi import body_of
+from chairlift.server.prompts import encode, read_chat
+from chairlift.server.protocol import DetokenizeRequest, TokenizeRequest, read_body
+from chairlift.server.routes.shared import check_fields
+
+router = APIRouter()
+
+
+@router.post("/tokenize", openapi_extra=body_of(TokenizeRequest))
+async def tokenize(request: Request) -> dict[str, Any]:
+    """Ids of a prompt, or of what the chat template makes of messages."""
+    context = context_of(request)
+    body = await read_body(request, TokenizeRequest)
+    context.model_name(body.model)
+    check_fields(request, context, body, chat=body.messages is not None)
+    ids = await _ids(context, body)
+    strings = [context.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
+    return {
+        "count": len(ids),
+        "max_model_len": context.frontend.info.max_model_len,
+        "tokens": ids,
+        "token_strs": strings,
+    }
+
+
+@router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest))
+async def detokenize(request: Request) -> dict[str, str]:
+    """Text of ids, special tokens included."""
+    context = context_of(request)
+    body = await read_body(request, DetokenizeRequest)
+    context.model_name(body.model)
+    check_fields(request, context, body, chat=False)
+    size = context.tokenizer.vocab_size
+    wrong = next((i for i in body.tokens if not 0 <= i < size), None)
+    if wrong is not None:
+        raise InvalidParameterError(
+            f"tokens has id {wrong}, outside the vocabulary [0, {size})", param="tokens"
+        )
+    return {"prompt": context.tokenizer.decode(body.tokens, skip_special_tokens=False)}
+
+
+async def _ids(context: ServerContext, body: TokenizeRequest) -> list[int]:
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidParameterError("give either prompt or messages", param="prompt")
+    if body.prompt is not None:
+        return await encode(context, body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    prompt = await read_chat(
+        context,
+        body.messages,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        add_special_tokens=body.add_special_tokens,
+    )
+    return prompt.token_ids

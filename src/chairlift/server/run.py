@@ -1,0 +1,120 @@
+"""Serving an application over HTTP until interrupted, or until the engine is gone for good."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import uvicorn
+from fastapi import FastAPI
+
+from chairlift.errors import ConfigError
+
+if TYPE_CHECKING:
+    from chairlift.engine.frontend import AsyncFrontend
+
+BACKLOG = 2048
+WATCH_S = 0.5
+DEAD_GRACE_S = 2.0  # for clients and probes to hear of it
+
+
+def run_server(
+    app: FastAPI,
+    *,
+    host: str,
+    port: int,
+    log_level: str = "warning",
+    graceful_timeout_s: int = 5,
+    on_ready: Callable[[str], None] = print,
+) -> int:
+    """Serve until SIGINT or SIGTERM; port 0 picks a free one.
+
+    Args:
+        graceful_timeout_s: how long requests in flight may go on after the signal.
+        on_ready: called with the URL once requests are answered.
+
+    Returns:
+        Exit code: 0, or 1 when the engine died and could not be brought back.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+        ConfigError, ModelLoadError, EngineDeadError: the engine cannot start.
+    """
+    with listen(host, port) as listener:
+        return asyncio.run(serve(app, listener, log_level, graceful_timeout_s, on_ready))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; raises ConfigError when the address is taken or wrong."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on --host {host} --port {port}: {error}") from error
+
+
+async def serve(
+    app: FastAPI,
+    listener: socket.socket,
+    log_level: str,
+    graceful_timeout_s: int,
+    on_ready: Callable[[str], None],
+) -> int:
+    """Serve on a listening socket, in the running event loop."""
+    frontend: AsyncFrontend = app.state.context.frontend
+    if frontend.state == "starting":
+        await frontend.start()  # here rather than in the application's life: its errors are ours to show
+    config = uvicorn.Config(
+        app,
+        log_level=log_level,
+        access_log=log_level in ("debug", "info"),
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=graceful_timeout_s,
+        backlog=BACKLOG,
+    )
+    server = _Server(config, lambda: on_ready(url_of(listener)))
+    app.state.server = server  # should_exit = True stops it
+    watch = asyncio.ensure_future(_watch(frontend, server))
+    try:
+        await server.serve([listener])
+        return 1 if server.engine_died else 0
+    finally:
+        watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch
+        await frontend.close()
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a listening socket can be reached."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with a call once it answers."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.engine_died = False
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+
+async def _watch(frontend: AsyncFrontend, server: _Server) -> None:
+    """End the server a little after the engine is dead for good, so that a supervisor can start it anew."""
+    while frontend.state != "dead":
+        await asyncio.sleep(WATCH_S)
+    if not server.should_exit:
+        server.engine_died = True
+        await asyncio.sleep(DEAD_GRACE_S)
+        server.should_exit = True
