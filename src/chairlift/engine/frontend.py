@@ -239,6 +239,7 @@ class AsyncFrontend:
         self._watchdog.sign_of_life(now)
         self.metrics.stepped(frame)
         self._timeline.stepped(frame)
+        self._ledger.stepped(row.request_id for row in frame.rows)
         if self._step_log is not None:
             self._step_log.write(frame)
         for update in frame.updates:
@@ -298,10 +299,8 @@ class AsyncFrontend:
             return
         if await self._restart():
             self._set_ready()
-            for choice in self._choices:
-                self._timeline.restarted(choice.id)
-                if not self._ledger.is_held(choice.id):
-                    self._send(choice.id)
+            for choice_id in self._ledger.boarding(self._choices.ids()):
+                self._send(choice_id)
 
     def _dies_young(self) -> bool:
         """True when idle engines keep dying soon after they got ready: restarting them for ever helps nobody."""
@@ -334,6 +333,7 @@ class AsyncFrontend:
         """Send an unfinished choice to a new engine, with the tokens that it has."""
         choice = self._choices.get(choice_id) if choice_id is not None else None
         if choice is not None and self._state == "ready":
+            self._timeline.restarted(choice.id)
             self._client.add_request(choice.resumed())
 
     def _die(self, reason: str) -> None:
