@@ -12,24 +12,72 @@ inline __m256 load8(const uint16_t* x) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
 }
 
-// scores[p][0..16) of one tile: two registers of keys, kPairs broadcasts of q.
-template <typename T, int kPairs>
-void score_tile(const SplitTask& t, const T* k, float* scores) {
-  __m256 low[kPairs], high[kPairs];
-  for (int p = 0; p < kPairs; ++p) low[p] = high[p] = _mm256_setzero_ps();
-  for (int64_t d = 0; d < t.head_dim; ++d) {
-    const __m256 k_low = load8(k + d * kKeyTile), k_high = load8(k + d * kKeyTile + 8);
+// sum[p][c] += row[p] * column[c] for one step of a product; rows are broadcasts, columns are vectors in memory.
+// With 12 sums of 16 registers, only the fewer of the two may be held, the others pass through one register.
+template <typename T, int kPairs, int kColumns>
+inline void multiply_add(const float* const (&rows)[kPairs], const T* const (&columns)[kColumns],
+                         __m256 (&sum)[kPairs][kColumns]) {
+  if constexpr (kColumns > kPairs) {
+    __m256 row[kPairs];
+#pragma GCC unroll 8
+    for (int p = 0; p < kPairs; ++p) row[p] = _mm256_broadcast_ss(rows[p]);
+#pragma GCC unroll 8
+    for (int c = 0; c < kColumns; ++c) {
+      const __m256 column = load8(columns[c]);
+#pragma GCC unroll 8
+      for (int p = 0; p < kPairs; ++p) sum[p][c] = _mm256_fmadd_ps(row[p], column, sum[p][c]);
+    }
+  } else {
+    __m256 column[kColumns];
+#pragma GCC unroll 8
+    for (int c = 0; c < kColumns; ++c) column[c] = load8(columns[c]);
+#pragma GCC unroll 8
     for (int p = 0; p < kPairs; ++p) {
-      const __m256 q = _mm256_broadcast_ss(t.q[p] + d);
-      low[p] = _mm256_fmadd_ps(q, k_low, low[p]);
-      high[p] = _mm256_fmadd_ps(q, k_high, high[p]);
+      const __m256 row = _mm256_broadcast_ss(rows[p]);
+#pragma GCC unroll 8
+      for (int c = 0; c < kColumns; ++c) sum[p][c] = _mm256_fmadd_ps(row, column[c], sum[p][c]);
     }
   }
-  const __m256 scale = _mm256_set1_ps(t.scale);
+}
+
+// Scores of kTiles * 16 keys, from tile `first` on.
+template <typename T, int kPairs, int kTiles>
+void score_tiles(const SplitTask& t, int64_t first) {
+  const int64_t head_dim = t.head_dim;
+  const float* q[kPairs];
+  const T* k[2 * kTiles];
+  __m256 sum[kPairs][2 * kTiles];
+#pragma GCC unroll 8
+  for (int i = 0; i < 2 * kTiles; ++i) k[i] = static_cast<const T*>(t.k_tiles[first + i / 2]) + i % 2 * 8;
+#pragma GCC unroll 8
   for (int p = 0; p < kPairs; ++p) {
-    _mm256_store_ps(scores + p * kSplitKeys, _mm256_mul_ps(low[p], scale));
-    _mm256_store_ps(scores + p * kSplitKeys + 8, _mm256_mul_ps(high[p], scale));
+    q[p] = t.q[p];
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * kTiles; ++i) sum[p][i] = _mm256_setzero_ps();
   }
+  for (int64_t d = 0; d < head_dim; ++d) {
+    multiply_add<T>(q, k, sum);
+#pragma GCC unroll 8
+    for (int p = 0; p < kPairs; ++p) ++q[p];
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * kTiles; ++i) k[i] += kKeyTile;
+  }
+  const __m256 scale = _mm256_set1_ps(t.scale);
+#pragma GCC unroll 8
+  for (int p = 0; p < kPairs; ++p) {
+    float* scores = t.scores + p * kSplitKeys + first * kKeyTile;
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * kTiles; ++i) _mm256_store_ps(scores + 8 * i, _mm256_mul_ps(sum[p][i], scale));
+  }
+}
+
+template <typename T, int kPairs>
+void score_keys(const SplitTask& t, int64_t num_keys) {
+  constexpr int kTiles = kPairs == 1 ? 4 : kPairs <= 3 ? 2 : 1;  // enough chains to fill the fma units
+  const int64_t num_tiles = (num_keys + kKeyTile - 1) / kKeyTile;
+  int64_t tile = 0;
+  for (; tile + kTiles <= num_tiles; tile += kTiles) score_tiles<T, kPairs, kTiles>(t, tile);
+  for (; tile < num_tiles; ++tile) score_tiles<T, kPairs, 1>(t, tile);
 }
 
 // Turns the scores of one pair into weights; lanes past its last key become 0 whatever they hold.
@@ -53,33 +101,39 @@ void softmax(float* scores, int64_t num_keys, float* max_out, float* sum_out) {
   *sum_out = tree_sum(sum[0], sum[1]);
 }
 
-// acc[p][d..) += p[p][j] * v[j][d..) for j in [begin, end) ascending, on kRegisters * 8 columns.
+// acc[p][d..) += weights[p][j] * v[j][d..) for j in [begin, end) ascending, on kRegisters * 8 columns.
 template <typename T, int kPairs, int kRegisters>
 void add_columns(const SplitTask& t, int64_t d, int64_t begin, int64_t end, const float* weights, float* acc) {
+  const int64_t head_dim = t.head_dim;
   __m256 sum[kPairs][kRegisters];
+#pragma GCC unroll 8
   for (int p = 0; p < kPairs; ++p) {
-    for (int r = 0; r < kRegisters; ++r) sum[p][r] = _mm256_loadu_ps(acc + p * t.head_dim + d + 8 * r);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRegisters; ++r) sum[p][r] = _mm256_loadu_ps(acc + p * head_dim + d + 8 * r);
   }
   for (int64_t j = begin; j < end;) {
-    const T* v = static_cast<const T*>(t.v_tiles[j / kKeyTile]) + j % kKeyTile * t.head_dim + d;
+    const T* v = static_cast<const T*>(t.v_tiles[j / kKeyTile]) + j % kKeyTile * head_dim + d;
     const int64_t tile_end = (j / kKeyTile + 1) * kKeyTile;
-    for (const int64_t stop = tile_end < end ? tile_end : end; j < stop; ++j, v += t.head_dim) {
-      __m256 column[kRegisters];
-      for (int r = 0; r < kRegisters; ++r) column[r] = load8(v + 8 * r);
-      for (int p = 0; p < kPairs; ++p) {
-        const __m256 weight = _mm256_broadcast_ss(weights + p * kSplitKeys + j);
-        for (int r = 0; r < kRegisters; ++r) sum[p][r] = _mm256_fmadd_ps(weight, column[r], sum[p][r]);
-      }
+    for (const int64_t stop = tile_end < end ? tile_end : end; j < stop; ++j, v += head_dim) {
+      const float* weight[kPairs];
+      const T* column[kRegisters];
+#pragma GCC unroll 8
+      for (int p = 0; p < kPairs; ++p) weight[p] = weights + p * kSplitKeys + j;
+#pragma GCC unroll 8
+      for (int r = 0; r < kRegisters; ++r) column[r] = v + 8 * r;
+      multiply_add<T>(weight, column, sum);
     }
   }
+#pragma GCC unroll 8
   for (int p = 0; p < kPairs; ++p) {
-    for (int r = 0; r < kRegisters; ++r) _mm256_storeu_ps(acc + p * t.head_dim + d + 8 * r, sum[p][r]);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRegisters; ++r) _mm256_storeu_ps(acc + p * head_dim + d + 8 * r, sum[p][r]);
   }
 }
 
 template <typename T, int kPairs>
 void add_values(const SplitTask& t, int64_t begin, int64_t end, const float* weights, float* acc) {
-  constexpr int kWide = kPairs <= 3 ? 4 : 2;  // registers of columns at once: at most 12 sums
+  constexpr int kWide = kPairs == 1 ? 8 : kPairs <= 3 ? 4 : 2;  // registers of columns at once: at most 12 sums
   int64_t d = 0;
   for (; d + 8 * kWide <= t.head_dim; d += 8 * kWide) add_columns<T, kPairs, kWide>(t, d, begin, end, weights, acc);
   for (; d < t.head_dim; d += 8) add_columns<T, kPairs, 1>(t, d, begin, end, weights, acc);
@@ -88,9 +142,7 @@ void add_values(const SplitTask& t, int64_t begin, int64_t end, const float* wei
 template <typename T, int kPairs>
 void attend_pairs(const SplitTask& t) {
   const int64_t most_keys = t.num_keys[kPairs - 1], shared_keys = t.num_keys[0];
-  for (int64_t j = 0; j < most_keys; j += kKeyTile) {
-    score_tile<T, kPairs>(t, static_cast<const T*>(t.k_tiles[j / kKeyTile]), t.scores + j);
-  }
+  score_keys<T, kPairs>(t, most_keys);
   for (int p = 0; p < kPairs; ++p) softmax(t.scores + p * kSplitKeys, t.num_keys[p], t.max + p, t.sum + p);
   for (int64_t i = 0; i < kPairs * t.head_dim; ++i) t.acc[i] = 0;
   add_values<T, kPairs>(t, 0, shared_keys, t.scores, t.acc);

@@ -62,6 +62,8 @@ struct Group {
       Affine affine[P];
 #pragma GCC unroll 4
       for (int p = 0; p < P; ++p) affine[p].load(group + p * panel_bytes);
+#pragma GCC unroll 4
+      for (int p = 0; p < P; ++p) prefetch(group + p * panel_bytes + task.prefetch_bytes);
       __m256i mask = _mm256_set1_epi32((1 << Bits) - 1);
       for (int field = 0; field < kFields - 1; ++field) {
         add_field<R, P, keep, false>(x, x_stride, group, panel_bytes, affine, mask, buffer, sums);
@@ -78,6 +80,14 @@ struct Group {
       buffer += kRows * kWidth;
     }
     sums.store(task.acc);
+  }
+
+  // A pair of 4-bit panels fits into the first-level cache beside everything else, of 8-bit ones only into the second.
+  static CHAIRLIFT_INLINE void prefetch(const uint8_t* group) {
+#pragma GCC unroll 9
+    for (int64_t byte = 0; byte < kBytes; byte += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(group + byte), Bits == 4 ? _MM_HINT_T0 : _MM_HINT_T1);
+    }
   }
 
   // The kRows values of k that share a field of the group's dwords.

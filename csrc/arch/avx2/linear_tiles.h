@@ -69,6 +69,7 @@ struct TileTask {
   int64_t x_stride;       // floats between rows
   const uint8_t* packed;  // first k of the chunk in the first panel
   int64_t panel_bytes;    // between panels
+  int64_t prefetch_bytes;  // from here to what the next fused tile reads
   int64_t num_k;
   bool first;     // sums start from 0, else from acc
   float* acc;     // [P][R][16]
@@ -155,6 +156,7 @@ void many_rows(const PanelTask& task) {
       tile.x = task.x + k;
       tile.packed = task.panels + p * task.panel_bytes + Layout::offset(k);
       tile.num_k = task.in - k < chunk ? task.in - k : chunk;
+      tile.prefetch_bytes = Layout::offset(tile.num_k);
       tile.first = k == 0;
       tile.acc = task.acc + p * task.rows * kWidth;
       chunk_rows<Layout>(task.rows, tile);
@@ -170,6 +172,7 @@ void few_rows(const PanelTask& task) {
   tile.x = task.x;
   tile.x_stride = task.x_stride;
   tile.panel_bytes = task.panel_bytes;
+  tile.prefetch_bytes = P * task.panel_bytes;
   tile.num_k = task.in;
   tile.first = true;
   tile.buffer = nullptr;
@@ -193,7 +196,6 @@ void panels(const PanelTask& task) {
     case 2: return few_rows<Layout, 2, Layout::kPanelsOfTwoRows>(task);
     case 3: return few_rows<Layout, 3, 1>(task);
     case 4: return few_rows<Layout, 4, 1>(task);
-    case 5: return few_rows<Layout, 5, 1>(task);
     default: return many_rows<Layout>(task);
   }
 }
