@@ -53,7 +53,7 @@ class AsyncFrontend:
         step_timeout: seconds without a frame, while a request is unfinished, after which the engine counts as
             stuck; it is killed and recovered like a dead one.
         start_timeout: seconds that a restarted engine may take to get ready.
-        history: how many finished choices `timeline` remembers.
+        history: how many finished requests `timeline` remembers.
         step_log: where to write a JSON line per step; closed by `close`.
         clock: seconds; time.monotonic, or whatever agrees with the engine's clock.
     """
@@ -163,9 +163,10 @@ class AsyncFrontend:
         outputs = [OutputProcessor(request.branch, rules) for request in requests]
         stream = RequestStream(unique_id, requests[0].prompt_token_ids, outputs, self._abort)
         self.metrics.prompt_tokens += len(stream.prompt_token_ids)
+        ids = [request.request_id for request in requests]
+        self._timeline.arrived(unique_id, ids, len(stream.prompt_token_ids), now)
         for request, output in zip(requests, outputs, strict=True):
             self._choices.add(Choice(request, output, stream))
-            self._timeline.arrived(request.request_id, unique_id, len(request.prompt_token_ids), now)
             if self._state == "ready":
                 self._client.add_request(request)
         self._watchdog.arm()
@@ -210,7 +211,7 @@ class AsyncFrontend:
         for choice in choices:
             self._choices.remove(choice)
             reason = choice.output.finish_reason or "error"
-            self._timeline.finished(choice.id, reason, now)
+            self._timeline.finished(choice.id, choice.stream.request_id, reason, now)
             since_first = now - (choice.first_token_at or now)
             self.metrics.finished(
                 reason, now - choice.request.arrival_time, len(choice.output.token_ids), since_first

@@ -62,25 +62,25 @@ class Port:
         self._unsent += self._encoder.encode(message)
         self._write()
 
+    @property
+    def has_room(self) -> bool:
+        """False while so much is unsent that the engine had better not produce more."""
+        return len(self._unsent) <= _MAX_UNSENT_BYTES
+
     def receive(self, *, wait: bool) -> list[ToEngine]:
-        """Orders that have arrived. With `wait`, wait for one; while too much is unsent, wait until it is sent.
+        """Orders that have arrived; sends what it can meanwhile. With `wait`, waits until either can be done.
 
         Raises:
             FrontEndGoneError: the other end is closed.
         """
         orders: list[ToEngine] = []
-        while True:
-            full = len(self._unsent) > _MAX_UNSENT_BYTES
-            block = full or (wait and not orders)
-            self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-            events = self._poll.poll(None if block else 0)
-            for _, event in events:
-                if event & select.POLLOUT:
-                    self._write()
-                if event & ~select.POLLOUT:
-                    orders += self._read()
-            if not events:
-                return orders
+        self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        for _, event in self._poll.poll(None if wait else 0):
+            if event & select.POLLOUT:
+                self._write()
+            if event & ~select.POLLOUT:
+                orders += self._read()
+        return orders
 
     def flush(self) -> None:
         """Send everything, waiting as long as it takes or until the other end is closed."""
@@ -140,16 +140,16 @@ def _serve(port: Port) -> int:
 
 
 def run_loop(engine: Engine, port: Port, orders: list[ToEngine]) -> None:
-    """Obey orders and step, until Shutdown. Blocks only while there is nothing to do."""
+    """Obey orders and step, until Shutdown. Waits only while there is nothing to do, or too much unsent."""
     while True:
         for order in orders:
             if isinstance(order, Shutdown):
                 return
             _obey(engine, order)
-        frame = engine.step()
+        frame = engine.step() if port.has_room else None
         if frame is not None:
             port.send(frame)
-        orders = port.receive(wait=not engine.has_unfinished())
+        orders = port.receive(wait=not (engine.has_unfinished() and port.has_room))
 
 
 def _obey(engine: Engine, order: ToEngine) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,24 +36,26 @@ class ChoiceRecord:
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     num_restarts: int = 0  # how often it was sent to a new engine
-    waited_behind: int = 0  # choices unfinished when it arrived
+    waited_behind: int = 0  # choices unfinished when its request arrived
     runs: list[Run] = field(default_factory=list)
     preemptions: list[tuple[int, str]] = field(default_factory=list)  # (step, reason)
 
 
 class Timeline:
-    """Records of unfinished choices and of the last `history` finished ones."""
+    """Records of unfinished requests and of the last `history` finished ones."""
 
     def __init__(self, history: int) -> None:
         self._history = history
         self._live: dict[str, ChoiceRecord] = {}
-        self._done: OrderedDict[str, ChoiceRecord] = OrderedDict()
-        self._choices: dict[str, list[str]] = {}  # request id -> ids of its choices
+        self._requests: dict[str, list[ChoiceRecord]] = {}
+        self._finished: deque[tuple[str, list[ChoiceRecord]]] = deque()  # oldest first
 
-    def arrived(self, choice_id: str, request_id: str, num_prompt_tokens: int, now: float) -> None:
-        """A choice was accepted."""
-        self._live[choice_id] = ChoiceRecord(choice_id, num_prompt_tokens, now, waited_behind=len(self._live))
-        self._choices.setdefault(request_id, []).append(choice_id)
+    def arrived(self, request_id: str, choice_ids: Sequence[str], num_prompt_tokens: int, now: float) -> None:
+        """A request was accepted; it replaces a finished one with the same id."""
+        behind = len(self._live)
+        records = [ChoiceRecord(i, num_prompt_tokens, now, waited_behind=behind) for i in choice_ids]
+        self._requests[request_id] = records
+        self._live.update(zip(choice_ids, records, strict=True))
 
     def stepped(self, frame: StepFrame) -> None:
         """Enter the rows and preemptions of a step."""
@@ -82,29 +85,24 @@ class Timeline:
         """A choice was sent to a new engine."""
         self._live[choice_id].num_restarts += 1
 
-    def finished(self, choice_id: str, reason: str, now: float) -> None:
-        """A choice ended; the oldest finished one is forgotten when the ring is full."""
+    def finished(self, choice_id: str, request_id: str, reason: str, now: float) -> None:
+        """A choice ended; the oldest finished request is forgotten when the ring is full."""
         record = self._live.pop(choice_id)
         record.finished_at, record.finish_reason = now, reason
-        self._done[choice_id] = record
-        while len(self._done) > self._history:
-            oldest, _ = self._done.popitem(last=False)
-            self._forget(oldest)
+        records = self._requests[request_id]
+        if all(each.finished_at is not None for each in records):
+            self._finished.append((request_id, records))
+        while len(self._finished) > self._history:
+            oldest, its_records = self._finished.popleft()
+            if self._requests.get(oldest) is its_records:
+                del self._requests[oldest]
 
     def describe(self, request_id: str) -> dict[str, Any] | None:
         """`{"request_id", "choices": [ChoiceRecord as a dict, ...]}`, or None when it is not remembered."""
-        choices = self._choices.get(request_id)
-        if choices is None:
+        records = self._requests.get(request_id)
+        if records is None:
             return None
-        records = [self._live.get(choice_id) or self._done.get(choice_id) for choice_id in choices]
-        return {"request_id": request_id, "choices": [asdict(record) for record in records if record]}
-
-    def _forget(self, choice_id: str) -> None:
-        request_id = choice_id if choice_id in self._choices else choice_id.rpartition("#")[0]
-        siblings = self._choices[request_id]
-        siblings.remove(choice_id)
-        if not siblings:
-            del self._choices[request_id]
+        return {"request_id": request_id, "choices": [asdict(record) for record in records]}
 
 
 def _enter_row(
