@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -611,5 +613,28 @@ def test_a_bug_in_the_reader_leaves_nobody_waiting() -> None:
             with pytest.raises(EngineDeadError, match="ZeroDivisionError"):
                 await stream.collect()
             assert setup.frontend.state == "dead"
+
+    run_async(main())
+
+
+def test_b62_nothing_is_kept_of_requests_that_are_gone() -> None:
+    """Over many rounds of aborted and finished requests no stream, task or record piles up."""
+
+    async def main() -> None:
+        async with started(history=8) as setup:
+            streams: list[weakref.ref[RequestStream]] = []
+            for round_number in range(200):
+                stream = setup.submit(max_tokens=1000 if round_number % 2 else 2, n=2)
+                streams.append(weakref.ref(stream))
+                async with stream:
+                    await anext(stream)
+                    if round_number % 2 == 0:
+                        await stream.collect()
+                del stream
+            await until(lambda: not setup.now.engine.has_unfinished())
+            gc.collect()
+            assert [ref for ref in streams if ref() is not None] == []
+            assert len(asyncio.all_tasks()) <= 3
+            assert setup.frontend.timeline("r1") is None
 
     run_async(main())

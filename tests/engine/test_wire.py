@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,10 +19,12 @@ from chairlift.engine.wire import (
     EngineSideDecoder,
     Failed,
     FrameEncoder,
+    FromEngine,
     FrontSideDecoder,
     Ready,
     Shutdown,
     Start,
+    ToEngine,
     WireError,
 )
 from chairlift.sampling_params import SamplingParams
@@ -37,13 +40,13 @@ REQUEST = EngineRequest(
     eos_token_ids=(2,),
     output_token_ids=[4],
 )
-TO_ENGINE = [
+TO_ENGINE: list[ToEngine] = [
     Start("a:b", EngineConfig(model=ModelConfig(model="m.gguf"), seed=3)),
     AddRequests([REQUEST]),
     Abort(["r1", "r2#0"]),
     Shutdown(),
 ]
-FROM_ENGINE = [
+FROM_ENGINE: list[FromEngine] = [
     Ready(EngineInfo("m", 10, 20, 30, 16, 4, 64, 8, "f16", "cpu", {"isa": "avx2"}, ["note"])),
     StepFrame(
         step=3,
@@ -65,9 +68,10 @@ FROM_ENGINE = [
 def test_messages_survive_any_cut_of_the_stream(chunk: int) -> None:
     """Every message comes out as it went in, however the bytes are cut."""
     encoder = FrameEncoder()
-    for messages, decoder in ((TO_ENGINE, EngineSideDecoder()), (FROM_ENGINE, FrontSideDecoder())):
+    pairs: list[tuple[Any, Any]] = [(TO_ENGINE, EngineSideDecoder()), (FROM_ENGINE, FrontSideDecoder())]
+    for messages, decoder in pairs:
         data = b"".join(bytes(encoder.encode(message)) for message in messages)
-        decoded = []
+        decoded: list[Any] = []
         for start in range(0, len(data), chunk):
             decoded += decoder.feed(data[start : start + chunk])
         assert decoded == messages

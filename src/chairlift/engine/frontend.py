@@ -253,24 +253,22 @@ class AsyncFrontend:
             message = update.error or "the engine refused the request"
             self._fail(choice.stream, error_named(update.error_code or "", message))
             return
-        self._count(choice, update, now)
         choice.note(update)
         try:
             delta = choice.output.push(update)
         except Exception as error:
             self._fail(choice.stream, ServerError(f"turning tokens into text failed: {error!r}"))
             return
+        if delta.token_ids:
+            self._count(choice, len(delta.token_ids), update.num_cached_tokens, now)
         choice.stream.deliver(delta)
         if choice.output.finished:
             if update.finish_reason is None:  # a stop string: the engine doesn't know yet
                 self._client.abort([choice.id])
             self._end([choice])
 
-    def _count(self, choice: Choice, update: TokenUpdate, now: float) -> None:
-        """Metrics, timeline and ledger of an update's tokens."""
-        number = len(update.new_token_ids)
-        if not number:
-            return
+    def _count(self, choice: Choice, number: int, num_cached: int, now: float) -> None:
+        """Metrics, timeline and ledger of new tokens."""
         metrics = self.metrics
         metrics.generation_tokens += number
         if choice.last_token_at is None:
@@ -281,7 +279,7 @@ class AsyncFrontend:
         else:
             metrics.inter_token_latency.observe((now - choice.last_token_at) / number)
         choice.last_token_at = now
-        self._timeline.got_tokens(choice.id, number, update.num_cached_tokens, now)
+        self._timeline.got_tokens(choice.id, number, num_cached, now)
         self._send(self._ledger.progressed(choice.id))
 
     # -- when the engine dies --------------------------------------------------------------------------------
