@@ -124,9 +124,12 @@ def test_the_floor_is_a_quarter_at_least_16_at_most_half(budget, floor):
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 5, 16, 17, 64])
 def test_with_any_budget_everyone_ends_and_every_stream_flows(budget):
-    """Decodes never skip a step, the oldest prefill always gets its floor, whatever the budget."""
+    """Streams never skip a step, and the oldest prefill gets its floor unless they leave it less."""
     lift = make_lift(budget=budget, seqs=32)
-    requests = [lift.add(make_request(f"r{i}", ids(3 + 11 * i, i), max_tokens=9)) for i in range(9)]
+    requests = [
+        lift.add(make_request(f"r{i}", ids(3 + 11 * (i % 9), i), max_tokens=5 + i))
+        for i in range(9 if budget < 16 else 40)
+    ]
     while lift.scheduler.has_work():
         decoding = [r for r in requests if r.status.value == "running" and r.num_uncomputed_tokens == 1]
         prefilling = [r for r in requests if r.status.value == "running" and r.num_uncomputed_tokens > 1]
@@ -135,7 +138,7 @@ def test_with_any_budget_everyone_ends_and_every_stream_flows(budget):
         assert sum(got.values()) <= budget
         assert all(got[r.request_id] == 1 for r in decoding)
         if prefilling:
-            assert got[prefilling[0].request_id] >= min(left, prefill_floor(budget))
+            assert got[prefilling[0].request_id] >= min(left, prefill_floor(budget), budget - len(decoding))
     assert lift.outputs == {r.request_id: expected(r)[0] for r in requests}
 
 
@@ -252,6 +255,52 @@ def test_a_short_request_behind_several_long_ones_boards_soon():
     assert all(end.finish_reason == "length" for end in ends)
 
 
+def test_newcomers_do_not_crowd_out_a_prefill():
+    """Nobody boards behind a prefill that has less than its floor because of streams that came before it."""
+    lift = make_lift(budget=16, seqs=16)
+    for i in range(12):
+        lift.add(make_request(f"stream{i}", ids(1, i), max_tokens=10 + i))
+    lift.step()
+    lift.add(make_request("long", ids(200), max_tokens=1))
+    for i in range(30):
+        lift.add(make_request(f"short{i}", ids(1, i), max_tokens=20))
+    got = []
+    while "long" not in lift.finish:
+        step = lift.step()
+        got.append(shares(step)["long"])
+        assert (
+            not step.new_requests
+            or step.new_requests[0].request_id == "long"
+            or got[-1] >= 8
+            or sum(got) == 200
+        )
+    assert got[:3] == [4, 4, 4]
+    assert sum(got) == 200
+    assert min(got[13:-1]) >= 8
+    lift.run()
+
+
+def test_a_long_newcomer_overtakes_with_its_first_tokens_only():
+    """A prompt longer than what a running prefill has left boards with the floor, and then waits behind it."""
+    lift = make_lift(budget=64)
+    lift.add(make_request("first", ids(300)))
+    lift.step()
+    lift.add(make_request("second", ids(300, 1)))
+    assert [shares(lift.step()) for _ in range(2)] == [{"second": 16, "first": 48}, {"first": 64}]
+
+
+def test_a_prefill_that_is_nearly_done_goes_before_newcomers():
+    """What needs no more than a newcomer's first tokens is served before the newcomers take those."""
+    lift = make_lift(budget=64)
+    lift.add(make_request("long", ids(1000)))
+    lift.step()
+    lift.add(make_request("short", ids(60, 1)))
+    assert shares(lift.step()) == {"short": 48, "long": 16}
+    for i in range(5):
+        lift.add(make_request(f"other{i}", ids(2000, 2 + i)))
+    assert shares(lift.step()) == {"short": 12, "other0": 16, "other1": 16, "other2": 4, "long": 16}
+
+
 def test_equal_prompts_finish_in_arrival_order():
     """Among equals, first come is first served."""
     lift = make_lift(budget=64)
@@ -279,6 +328,45 @@ def test_b05_preemption_changes_repeats_and_loses_nothing(budget, cache):
         assert len(lift.outputs[request.request_id]) == 128
         assert lift.results[request.request_id][-1].num_preemptions == request.num_preemptions
     assert lift.scheduler.stats().num_used_blocks == 0
+
+
+@pytest.mark.parametrize("budget", [16, 256])
+def test_b05_drafts_do_not_survive_preemption(budget):
+    """A request thrown out with unverified drafts comes back without them, and says the same."""
+    lift = make_lift(budget=budget, seqs=8, blocks=40, drafts=4)
+    requests = [
+        lift.add(make_request(f"r{i}", ids(64, i), seed=i, min_tokens=128, max_tokens=128)) for i in range(8)
+    ]
+    while lift.scheduler.has_work():
+        for preemption in lift.step().preempted:
+            victim = lift.scheduler._requests[preemption.request_id]
+            assert (victim.num_computed_tokens, victim.draft_token_ids) == (0, ())
+    assert lift.scheduler.stats().num_preemptions > 0
+    assert lift.outputs == {r.request_id: expected(r)[0] for r in requests}
+
+
+def test_a_prefill_preempts_another_that_waits_for_its_share():
+    """An older prefill takes the blocks of a newer one that is in line behind it: the newer one gets nothing."""
+    lift = make_lift(blocks=24, budget=6, cache=False)
+    requests = [lift.add(make_request(f"stream{i}", ids(1, i), max_tokens=100)) for i in range(2)]
+    for _ in range(17):
+        lift.step()
+    requests += [
+        lift.add(make_request("old", ids(168, 4), max_tokens=10)),
+        lift.add(make_request("new", ids(63, 5), max_tokens=10)),
+    ]
+    preempted_in_line = []
+    preempt = lift.scheduler._preempt
+
+    def spy(plan, victim, reason):
+        if victim in plan.shortest_first:
+            preempted_in_line.append((victim.request_id, reason))
+        preempt(plan, victim, reason)
+
+    lift.scheduler._preempt = spy
+    lift.run()
+    assert preempted_in_line == [("new", "KV blocks ran out for old")]
+    assert lift.outputs == {r.request_id: expected(r)[0] for r in requests}
 
 
 def test_the_newest_is_preempted_and_comes_back_before_newcomers():
@@ -326,10 +414,13 @@ def test_a_victim_that_got_its_share_already_gives_it_back():
     assert lift.outputs == {"a": expected(a)[0], "b": expected(b)[0]}
 
 
-def test_nobody_boards_while_blocks_are_short():
+@pytest.mark.parametrize("steps_between", [0, 1])
+def test_nobody_boards_while_blocks_are_short(steps_between):
     """A newcomer leaves every running request a block to grow, so it is not thrown out a step later."""
     lift = make_lift(blocks=6)
     lift.add(make_request("a", ids(48), max_tokens=30))
+    for _ in range(steps_between):
+        lift.step()
     lift.add(make_request("b", ids(33, 1), max_tokens=10))
     lift.step()
     assert (lift.scheduler.num_running, lift.scheduler.num_waiting) == (1, 1)

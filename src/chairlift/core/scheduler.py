@@ -27,6 +27,7 @@ from chairlift.core.messages import (
 from chairlift.core.policy import Policy, make_policy
 from chairlift.core.queue import WaitingQueue
 from chairlift.core.request import Request, RequestStatus
+from chairlift.core.results import append_sampled, outcome_of
 from chairlift.core.step import StepPlan
 from chairlift.errors import InvalidParameterError, OverloadedError, ServerError
 
@@ -141,7 +142,7 @@ class Scheduler:
             (decodes if request.num_uncomputed_tokens == 1 else prefills).append(request)
         self._serve_decodes(plan, decodes, held_back=self._floor if prefills else 0)
         self._line_up_prefills(plan, prefills)
-        if self._waiting and not plan.preempted:
+        if self._waiting:
             self._board_newcomers(plan)
         self._serve_prefills(plan, up_to=None)
         return self._commit(plan)
@@ -251,10 +252,10 @@ class Scheduler:
     def _first_share(self, plan: StepPlan, num_others: int, num_uncomputed: int) -> int:
         """Tokens for a newcomer in its first step; 0 when it has to wait.
 
-        It has to when the others, once all of them decode, would leave a running prefill less than its floor.
+        It has to when the running requests, once all of them decode, would leave one that is prefilling less
+        than its floor.
         """
-        longest = max(plan.longest_prefill, num_uncomputed)
-        if num_others + min(self._floor, longest) > self._budget:
+        if num_others + min(self._floor, plan.longest_prefill) > self._budget:
             return 0
         overtakes = plan.shortest_first and _uncomputed(plan.shortest_first[0]) < num_uncomputed
         return min(num_uncomputed, plan.unpromised, self._floor if overtakes else self._budget)
@@ -309,52 +310,13 @@ class Scheduler:
         request.num_computed_tokens += num_known
         new_token_ids: list[int] = []
         if request.num_uncomputed_tokens == 0:
-            new_token_ids = self._append_sampled(request, share, result)
+            new_token_ids = append_sampled(request, share, result)
             request.propose(result.draft_token_ids.get(request_id, ()))
         self.blocks.register_filled(request, share.num_computed_tokens)
-        outcome = self._outcome(request, new_token_ids, result)
+        outcome = outcome_of(request, new_token_ids, result)
         if request.finish_reason is not None:
             self._forget(request)
         return outcome
-
-    def _append_sampled(
-        self, request: Request, share: ScheduledRequest, result: ModelRunnerOutput
-    ) -> list[int]:
-        """Append the accepted drafts and the token after them, up to the one that ends the request."""
-        if request.sampling_params.max_tokens == 0:
-            request.finish_reason = "length"
-            return []
-        sampled = result.sampled_token_ids.get(request.request_id, [])
-        if not 1 <= len(sampled) <= 1 + len(share.draft_token_ids):
-            raise ServerError(
-                f"the runner returned {len(sampled)} tokens for {request.request_id}, "
-                f"which had {len(share.draft_token_ids)} drafts"
-            )
-        num_appended = 0
-        for token_id in sampled:
-            request.append_token(token_id)
-            num_appended += 1
-            if request.finish_reason is not None:
-                break
-        request.num_computed_tokens += num_appended - 1  # rejected drafts left KV that is written over
-        return sampled[:num_appended]
-
-    def _outcome(
-        self, request: Request, new_token_ids: list[int], result: ModelRunnerOutput
-    ) -> RequestResult | None:
-        if not new_token_ids and request.finish_reason is None:
-            return None
-        logprobs = result.logprobs.get(request.request_id)
-        return RequestResult(
-            request.request_id,
-            new_token_ids,
-            request.finish_reason,
-            request.stop_reason,
-            None if logprobs is None else logprobs[: len(new_token_ids)],
-            request.take_prompt_logprobs(),
-            request.num_cached_tokens,
-            request.num_preemptions,
-        )
 
     # -- what others may ask ---------------------------------------------------------------------------------
 

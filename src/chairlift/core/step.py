@@ -47,7 +47,7 @@ class StepPlan:
         """Give `request` its next `num_tokens` tokens; those beyond the known ones are drafts."""
         drafts = request.draft_token_ids
         if drafts:
-            drafts = drafts[: num_tokens - request.num_uncomputed_tokens]
+            drafts = drafts[: max(0, num_tokens - request.num_uncomputed_tokens)]
         self.left -= num_tokens
         self.shares[request] = ScheduledRequest(
             request.request_id,
