@@ -1,16 +1,25 @@
 // Cutting a linear op into tiles (a few panels x a block of rows) and spreading them over the threads.
 #include <algorithm>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "kernels/packed_weight.h"
 #include "runtime/context.h"
 
 namespace chairlift {
 namespace {
 
-// Accumulators of a tile: small enough for the first-level cache beside a chunk of weights.
 constexpr int64_t kMaxTileRows = 96;
 constexpr int64_t kMaxTilePanels = 8;
-constexpr int64_t kMaxAccRows = 192;  // panels x rows of a tile
+// Panels x rows of a tile: its accumulators stay in the first-level cache beside a chunk of weights. A tile of a large
+// result takes more, to write more of each row at a time.
+constexpr int64_t kAccRows = 192;
+constexpr int64_t kMaxAccRows = 512;
+// Results from this size on (logits of many rows) go past the caches: nobody reads them before they would be evicted,
+// and their rows, a large power of two apart, evict each other.
+constexpr int64_t kLargeResultBytes = int64_t{4} << 20;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -26,11 +35,11 @@ struct Tiling {
 
 // Many rows: one unit of panels at a time, so that a chunk of weights is dequantised once for the row block.
 // Few rows: more panels a tile, to have independent chains of fma and fewer claims, but tiles enough to share out.
-Tiling choose_tiling(int64_t rows, int64_t panels, int64_t panel_unit, int num_threads) {
+Tiling choose_tiling(int64_t rows, int64_t panels, int64_t panel_unit, int64_t acc_rows, int num_threads) {
   Tiling tiling;
   tiling.row_blocks = ceil_div(rows, kMaxTileRows);
   tiling.rows_per_tile = ceil_div(rows, tiling.row_blocks);
-  const int64_t by_scratch = kMaxAccRows / tiling.rows_per_tile;
+  const int64_t by_scratch = acc_rows / tiling.rows_per_tile;
   const int64_t by_sharing = panels * tiling.row_blocks / (8 * num_threads);
   const int64_t wanted = std::min({by_scratch, by_sharing, kMaxTilePanels});
   tiling.panels_per_tile = std::max(panel_unit, wanted >= 4 ? wanted / 4 * 4 : wanted / 2 * 2);
@@ -65,27 +74,59 @@ PanelTask panel_task(const float* x, int64_t in, const Tile& tile, const Segment
   return task;
 }
 
-// y[0, n) = acc, or += acc
-void store_outputs(const float* acc, int64_t n, float* y, bool accumulate) {
-  if (accumulate) {
+enum class Store { Replace, Accumulate, Stream };
+
+void store_outputs(const float* __restrict acc, int64_t n, float* __restrict y, Store store) {
+  if (store == Store::Accumulate) {
     for (int64_t j = 0; j < n; ++j) y[j] += acc[j];
   } else {
     for (int64_t j = 0; j < n; ++j) y[j] = acc[j];
   }
 }
 
+void stream_panel(const float* acc, float* y) {
+#if defined(__SSE2__)
+  for (int64_t j = 0; j < kPanelWidth; j += 4) _mm_stream_ps(y + j, _mm_load_ps(acc + j));
+#else
+  store_outputs(acc, kPanelWidth, y, Store::Replace);
+#endif
+}
+
+// y[0, n) = acc, or += acc.   n <= 16
+void store_panel(const float* acc, int64_t n, float* y, Store store) {
+  if (n != kPanelWidth) return store_outputs(acc, n, y, store);
+  if (store == Store::Stream) return stream_panel(acc, y);
+  store_outputs(acc, kPanelWidth, y, store);  // of a constant length: no loop
+}
+
+// Streamed stores may still be on their way when a thread says that it is done.
+void finish_stores(Store store) {
+#if defined(__SSE2__)
+  if (store == Store::Stream) _mm_sfence();
+#else
+  static_cast<void>(store);
+#endif
+}
+
+Store choose_store(int64_t rows, const PackedWeight& w, const float* y, bool accumulate) {
+  if (accumulate) return Store::Accumulate;
+  const bool aligned = reinterpret_cast<uintptr_t>(y) % 16 == 0 && w.out % 4 == 0;
+  return aligned && rows * w.out * 4 >= kLargeResultBytes ? Store::Stream : Store::Replace;
+}
+
 void linear_tile(const KernelTable& kernels, const float* x, const PackedWeight& w, const Segment& segment,
-                 const Tile& tile, float* y, bool accumulate) {
+                 const Tile& tile, float* y, Store store) {
   alignas(64) float acc[kMaxAccRows * kPanelWidth];
   kernels.linear.panels[static_cast<int>(segment.layout)](panel_task(x, w.in, tile, segment, acc));
-  for (int64_t p = 0; p < tile.num_panels; ++p) {
-    const int64_t out = (tile.first_panel + p) * kPanelWidth;
-    const int64_t n = std::min(kPanelWidth, segment.num_out - out);
-    for (int64_t r = 0; r < tile.num_rows; ++r) {
-      float* row = y + (tile.first_row + r) * w.out + segment.first_out + out;
-      store_outputs(acc + (p * tile.num_rows + r) * kPanelWidth, n, row, accumulate);
+  const int64_t first_out = tile.first_panel * kPanelWidth;
+  for (int64_t r = 0; r < tile.num_rows; ++r) {
+    float* row = y + (tile.first_row + r) * w.out + segment.first_out + first_out;
+    for (int64_t p = 0; p < tile.num_panels; ++p) {
+      const int64_t n = std::min(kPanelWidth, segment.num_out - first_out - p * kPanelWidth);
+      store_panel(acc + (p * tile.num_rows + r) * kPanelWidth, n, row + p * kPanelWidth, store);
     }
   }
+  finish_stores(store);
 }
 
 // Dot products of a gated tile: acc = gate 0, up 0, gate 1, up 1, ... [rows, 16] each.
@@ -110,7 +151,7 @@ void gated_tile(const KernelTable& kernels, const float* x, const PackedWeight& 
     const int64_t out = first_out + pair * kPanelWidth;
     const int64_t n = std::min(kPanelWidth, w.out - out);
     for (int64_t r = 0; r < tile.num_rows; ++r) {
-      store_outputs(gate_acc + r * kPanelWidth, n, y + (tile.first_row + r) * w.out + out, false);
+      store_panel(gate_acc + r * kPanelWidth, n, y + (tile.first_row + r) * w.out + out, Store::Replace);
     }
   }
 }
@@ -120,11 +161,13 @@ void gated_tile(const KernelTable& kernels, const float* x, const PackedWeight& 
 void linear(Context& context, const float* x, int64_t rows, const PackedWeight& w, float* y, bool accumulate) {
   if (rows == 0) return;
   const KernelTable& kernels = context.kernels();
+  const Store store = choose_store(rows, w, y, accumulate);
+  const int64_t acc_rows = store == Store::Stream ? kMaxAccRows : kAccRows;
   for (const Segment& segment : w.segments) {
-    const Tiling tiling = choose_tiling(rows, segment.num_panels, 1, context.num_threads());
+    const Tiling tiling = choose_tiling(rows, segment.num_panels, 1, acc_rows, context.num_threads());
     context.pool().parallel_for(tiling.num_tiles(), [&](int64_t index) {
       const Tile tile = tile_at(tiling, index, rows, segment.num_panels);
-      linear_tile(kernels, x, w, segment, tile, y, accumulate);
+      linear_tile(kernels, x, w, segment, tile, y, store);
     });
   }
 }
@@ -135,7 +178,7 @@ void gated_linear(Context& context, const float* x, int64_t rows, const PackedWe
   const KernelTable& kernels = context.kernels();
   const int64_t panels_per_output = 2 / static_cast<int64_t>(w.segments.size());  // 2 interleaved, 1 in two segments
   const int64_t num_panels = w.segments[0].num_panels;
-  Tiling tiling = choose_tiling(rows, num_panels, panels_per_output, context.num_threads());
+  Tiling tiling = choose_tiling(rows, num_panels, panels_per_output, kAccRows, context.num_threads());
   if (panels_per_output == 1) {
     tiling.panels_per_tile = 1;
     tiling.panel_blocks = num_panels;
