@@ -67,6 +67,8 @@ def test_p5_sigkill_under_sixteen_streams_changes_no_bit() -> None:
         await until(lambda: frontend.metrics.generation_tokens > 24 * 20)
         assert frontend.engine_pid is not None
         os.kill(frontend.engine_pid, signal.SIGKILL)
+        await until(lambda: frontend.metrics.engine_restarts == 1)
+        assert frontend.num_unfinished > 0
 
     calm, restarts = run_async(run_sixteen({}))
     assert restarts == 0
