@@ -14,13 +14,13 @@ from typing import Any
 
 import httpx
 import openai
-from fakes import ByteTokenizer, FakeAsyncClient, Script, ScriptedRunner, build
 
 from chairlift.engine.frontend import AsyncFrontend
 from chairlift.server.app import create_app
 from chairlift.server.run import listen, serve, url_of
 from chairlift.tokenizer.base import Tokenizer
 from chairlift.tokenizer.chat_template import ChatTemplate
+from fakes import ByteTokenizer, FakeAsyncClient, Script, ScriptedRunner, build
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -52,9 +52,7 @@ class Served:
         return host, int(port)
 
     def openai(self, **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(
-            base_url=f"{self.url}/v1", api_key="key", max_retries=0, timeout=30, **options
-        )
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="key", max_retries=0, timeout=30, **options)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return self.http.post(path, json=body, **options)
@@ -125,7 +123,7 @@ def serving(
     client = FakeAsyncClient(lambda: build(runner, **(engine or {})).engine, paused=paused)
     frontend = AsyncFrontend(client, tokenizer, **(frontend_options or {}))
     chat_template = None if template is None else ChatTemplate(template)
-    app = create_app(frontend, tokenizer, chat_template, served_model_names=names, **options)
+    app = create_app(frontend, tokenizer, chat_template, served_model_names=names, version="1.2.3", **options)
     listener = listen("127.0.0.1", 0)
     ready, stop = threading.Event(), threading.Event()
     loops: list[asyncio.AbstractEventLoop] = []
@@ -171,9 +169,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 def raw_request(address: tuple[str, int], path: str, body: Mapping[str, Any]) -> socket.socket:
     """A socket on which a POST has been sent, and nothing read."""
     data = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    )
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     sock = socket.create_connection(address, timeout=10)
     sock.sendall(head.encode() + data)
     return sock

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from chairlift import __version__
 from chairlift.server import error_handlers
 from chairlift.server.context import ServerContext
 from chairlift.server.front_door import FrontDoor
@@ -29,6 +28,7 @@ def create_app(
     chat_template: ChatTemplate | None,
     *,
     served_model_names: Sequence[str],
+    version: str,
     api_keys: Sequence[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
     keepalive_s: float = KEEPALIVE_S,
@@ -39,6 +39,7 @@ def create_app(
         frontend: started with the application unless it runs already; closed with it.
         chat_template: None makes chat requests a 400.
         served_model_names: what clients may call the model; answers without a name use the first.
+        version: of Chairlift, for /version.
         api_keys: clients must send one of them; none lets everybody in.
         max_body_bytes: larger bodies are a 413.
         keepalive_s: seconds without an event after which a stream gets a comment.
@@ -55,9 +56,9 @@ def create_app(
         finally:
             await frontend.close()
 
-    app = FastAPI(title="Chairlift", version=__version__, lifespan=life, redirect_slashes=False)
+    app = FastAPI(title="Chairlift", version=version, lifespan=life, redirect_slashes=False)
     app.state.context = ServerContext(
-        frontend, tokenizer, chat_template, tuple(served_model_names), keepalive_s
+        frontend, tokenizer, chat_template, tuple(served_model_names), version, keepalive_s
     )
     app.add_middleware(FrontDoor, api_keys=tuple(api_keys), max_body_bytes=max_body_bytes)
     error_handlers.install(app)

@@ -30,6 +30,7 @@ class ServerContext:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     model_names: Sequence[str]  # the first is what answers call the model
+    version: str
     keepalive_s: float
     created: int = field(default_factory=lambda: int(time.time()))
     logged_fields: set[str] = field(default_factory=set)

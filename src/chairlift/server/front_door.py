@@ -72,8 +72,8 @@ class FrontDoor:
         if not self._keys or path in OPEN_PATHS:
             return
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip().encode() if scheme.lower() == "bearer" else b""
-        # Every key is compared, in constant time, so that timing tells nothing.
+        given = key.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+        # Headers come decoded as Latin-1. Every key is compared, in constant time: timing tells nothing.
         if not sum(hmac.compare_digest(given, known) for known in self._keys):
             what = "wrong" if given else "missing: send Authorization: Bearer KEY"
             raise AuthenticationError(f"the API key is {what}", code="invalid_api_key")

@@ -184,7 +184,9 @@ def _as_parameter_error(error: ValidationError) -> InvalidParameterError:
     first = error.errors(include_url=False, include_context=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "json_invalid":
-        return InvalidParameterError(f"the body is not valid JSON: {first['msg']}", code="invalid_json")
+        return InvalidParameterError(
+            f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json"
+        )
     if not where:
         return InvalidParameterError("the body must be a JSON object", code="invalid_json")
     if first["type"] == "missing":

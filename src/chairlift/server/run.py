@@ -49,10 +49,12 @@ def run_server(
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; raises ConfigError when the address is taken or wrong."""
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port is {port}, outside [0, 65535]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise ConfigError(f"cannot listen on --host {host} --port {port}: {error}") from error
 
 

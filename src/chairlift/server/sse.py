@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
@@ -17,8 +16,6 @@ from chairlift.server.error_handlers import error_document
 
 KEEP_ALIVE = b": keep-alive\n\n"
 NOTHING_YET = b""  # makes the response's head leave, with no event
-
-logger = logging.getLogger(__name__)
 
 
 def event(document: Any) -> bytes:
@@ -47,7 +44,8 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the source ends or the client is gone."""
-        await until_disconnect(receive, self._send(send))
+        with suppress(ClientDisconnect):
+            await until_disconnect(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
         async with aclosing(self._events) as events:
@@ -58,8 +56,6 @@ class EventStream(Response):
             try:
                 async for part in events:
                     await _send_part(send, part)
-            except (ClientDisconnect, OSError):
-                raise
             except Exception as error:
                 _, document, _ = error_document(error)
                 await _send_part(send, event(document))

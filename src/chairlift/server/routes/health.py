@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from chairlift import __version__
 from chairlift.server.context import context_of
 
 router = APIRouter()
@@ -20,6 +19,6 @@ async def health(request: Request) -> JSONResponse:
 
 
 @router.get("/version")
-async def version() -> dict[str, str]:
+async def version(request: Request) -> dict[str, str]:
     """Chairlift's version."""
-    return {"version": __version__}
+    return {"version": context_of(request).version}
