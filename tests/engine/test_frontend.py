@@ -250,7 +250,13 @@ def test_ids_in_use_get_a_suffix() -> None:
                 setup.frontend.submit([1], SamplingParams(max_tokens=2), request_id="same") for _ in range(3)
             ]
             assert [stream.request_id for stream in streams] == ["same", "same~2", "same~3"]
-            assert [len(await text_of(stream)) for stream in streams] == [2, 2, 2]
+            params = SamplingParams(max_tokens=2, n=2)
+            streams.append(setup.frontend.submit([1], SamplingParams(max_tokens=2), request_id="x#1"))
+            streams.append(
+                setup.frontend.submit([1], params, request_id="x")
+            )  # its second choice would be x#1
+            assert streams[-1].request_id == "x~2"
+            assert [len(await text_of(stream)) for stream in streams] == [2, 2, 2, 2, 4]
 
     run_async(main())
 

@@ -49,7 +49,7 @@ class Admission:
         eos = () if params.ignore_eos else tuple(self._tokenizer.eos_token_ids)
         requests = [
             EngineRequest(
-                request_id=request_id if params.n == 1 else f"{request_id}#{branch}",
+                request_id=choice_id,
                 prompt_token_ids=prompt,
                 sampling_params=rules.engine_params(branch, max_tokens),
                 seed=seed,
@@ -57,7 +57,7 @@ class Admission:
                 eos_token_ids=eos,
                 arrival_time=arrival_time,
             )
-            for branch in range(params.n)
+            for branch, choice_id in enumerate(choice_ids(request_id, params.n))
         ]
         return rules, requests
 
@@ -76,6 +76,11 @@ class Admission:
                 param="prompt",
             )
         return prompt
+
+
+def choice_ids(request_id: str, n: int) -> list[str]:
+    """The engine's names for the choices of a request."""
+    return [request_id] if n == 1 else [f"{request_id}#{branch}" for branch in range(n)]
 
 
 def _check_stop(params: SamplingParams) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from chairlift.engine.admission import choice_ids
 from chairlift.engine.outputs import OutputProcessor
 from chairlift.engine.stream import RequestStream
 from chairlift.engine.types import EngineRequest, TokenUpdate
@@ -79,10 +80,10 @@ class Choices:
         if not siblings:
             del self._by_request[choice.stream.request_id]
 
-    def unused(self, request_id: str) -> str:
-        """`request_id`, or with a suffix when an unfinished request has it."""
+    def unused(self, request_id: str, n: int) -> str:
+        """`request_id`, or with a suffix when it or one of its `n` choices has an id that is in use."""
         candidate, copy = request_id, 1
-        while candidate in self._by_request or candidate in self._by_id:
+        while candidate in self._by_request or not self._by_id.keys().isdisjoint(choice_ids(candidate, n)):
             copy += 1
             candidate = f"{request_id}~{copy}"
         return candidate

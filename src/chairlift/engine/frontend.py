@@ -157,7 +157,7 @@ class AsyncFrontend:
         if self._state == "dead" or self._admission is None:
             raise EngineDeadError(f"the engine takes no requests: {self._death}", retry_after=RETRY_AFTER_S)
         now = self._clock()
-        unique_id = self._choices.unused(request_id)
+        unique_id = self._choices.unused(request_id, params.n)
         self._check_load(params.n)
         rules, requests = self._admission.admit(unique_id, prompt_token_ids, params, now)
         outputs = [OutputProcessor(request.branch, rules) for request in requests]
