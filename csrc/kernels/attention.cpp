@@ -99,14 +99,16 @@ struct Workspace {
   float *scores, *keys, *values, *group, *tile;
 };
 
-void locate_tiles(const Call& call, const Tile& tile, int64_t first_key, int64_t end_key, SplitTask& task) {
+void locate_tiles(const Call& call, const Tile& tile, int64_t first_key, SplitTask& task) {
   const KVPool& pool = call.pool;
   const int32_t* table = call.batch.block_tables + tile.request * call.batch.max_blocks;
-  for (int64_t key = first_key; key < end_key; key += kKeyTile) {
-    const int64_t i = (key - first_key) / kKeyTile;
+  const int64_t tiles_left = (tile.last_position - first_key) / kKeyTile + 1;
+  task.num_tiles = std::min(tiles_left, kSplitTiles + kTilesAhead);
+  for (int64_t i = 0; i < task.num_tiles; ++i) {
+    const int64_t key = first_key + i * kKeyTile;
     const std::byte* k = pool.tile(call.layer, table[key / pool.block_size], tile.kv_head, key % pool.block_size);
     task.k_tiles[i] = k;
-    task.v_tiles[i] = k + pool.half_tile_bytes();
+    if (i < kSplitTiles) task.v_tiles[i] = k + pool.half_tile_bytes();
   }
   task.is_half = pool.dtype == KVDtype::F16;
 }
@@ -145,7 +147,7 @@ void attend_split(const Call& call, const Tile& tile, int64_t split, const Works
   task.head_dim = dim;
   task.scale = call.scale;
   task.scores = space.scores;
-  locate_tiles(call, tile, first_key, end_key, task);
+  locate_tiles(call, tile, first_key, task);
   if (task.is_half && tile.num_pairs - pair >= kWidenPairs) widen_tiles(call, end_key - first_key, space, task);
   while (pair < tile.num_pairs) {
     const int64_t left = tile.num_pairs - pair, groups = (left + kMaxPairs - 1) / kMaxPairs;

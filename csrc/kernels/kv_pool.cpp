@@ -41,7 +41,7 @@ KVPool::KVPool(int64_t layers, int64_t blocks, int64_t block_tokens, int64_t kv_
   }
   // Multiplied in floating point first: the exact product of hostile sizes could overflow.
   double bytes = 1;
-  for (const int64_t size : {num_layers, num_blocks, block_bytes()}) bytes *= static_cast<double>(size);
+  for (const int64_t size : {num_layers, num_kv_heads, num_blocks, block_bytes()}) bytes *= static_cast<double>(size);
   if (bytes > kMaxBytes) throw std::bad_alloc();
   void* mapping = mmap(nullptr, total_bytes(), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -54,7 +54,9 @@ KVPool::~KVPool() { munmap(data, total_bytes()); }
 void KVPool::copy_block(int64_t from, int64_t to) {
   if (from == to) return;
   for (int64_t layer = 0; layer < num_layers; ++layer) {
-    std::memcpy(block(layer, to), block(layer, from), static_cast<size_t>(block_bytes()));
+    for (int64_t head = 0; head < num_kv_heads; ++head) {
+      std::memcpy(tile(layer, to, head, 0), tile(layer, from, head, 0), static_cast<size_t>(block_bytes()));
+    }
   }
 }
 

@@ -1,8 +1,9 @@
 // The paged KV cache: one lazily backed mapping that holds the blocks of every layer.
 //
-// Inside a block, tokens lie in tiles of 16 whatever the block size is, so that arithmetic never sees the block size:
+// Inside a block, tokens lie in tiles of 16 whatever the block size is, so that arithmetic never sees the block size.
+// Heads are outside blocks: a head walks its own keys only, and blocks handed out in order are one stream to it.
 //
-//   [num_layers][num_blocks][num_kv_heads][block_size / 16] tiles of
+//   [num_layers][num_kv_heads][num_blocks][block_size / 16] tiles of
 //       K  [head_dim][16 tokens]   transposed: the scores of 16 keys are 16 lanes, one fma chain each
 //       V  [16 tokens][head_dim]
 #pragma once
@@ -29,16 +30,15 @@ struct KVPool {
   void copy_block(int64_t from, int64_t to);
 
   int64_t item_bytes() const { return dtype == KVDtype::F16 ? 2 : 4; }
-  int64_t half_tile_bytes() const { return kTileTokens * head_dim * item_bytes(); }  // K or V of a tile
-  int64_t head_bytes() const { return block_size / kTileTokens * 2 * half_tile_bytes(); }
-  int64_t block_bytes() const { return num_kv_heads * head_bytes(); }  // of one layer
-  size_t total_bytes() const { return static_cast<size_t>(num_layers * num_blocks * block_bytes()); }
-
-  std::byte* block(int64_t layer, int64_t id) const { return data + (layer * num_blocks + id) * block_bytes(); }
+  int64_t half_tile_bytes() const { return kTileTokens * head_dim * item_bytes(); }               // K or V of a tile
+  int64_t block_bytes() const { return block_size / kTileTokens * 2 * half_tile_bytes(); }         // of one head
+  int64_t layer_bytes() const { return num_kv_heads * num_blocks * block_bytes(); }
+  size_t total_bytes() const { return static_cast<size_t>(num_layers * layer_bytes()); }
 
   // K of the tile that holds token `offset` of a block; V follows half_tile_bytes() later.
-  std::byte* tile(int64_t layer, int64_t id, int64_t kv_head, int64_t offset) const {
-    return block(layer, id) + kv_head * head_bytes() + offset / kTileTokens * 2 * half_tile_bytes();
+  std::byte* tile(int64_t layer, int64_t block, int64_t kv_head, int64_t offset) const {
+    const int64_t head = layer * num_kv_heads + kv_head;
+    return data + (head * num_blocks + block) * block_bytes() + offset / kTileTokens * 2 * half_tile_bytes();
   }
 
   const int64_t num_layers, num_blocks, block_size, num_kv_heads, head_dim;

@@ -8,9 +8,10 @@ namespace chairlift {
 
 // -- attention (kernels/attention.cpp) -----------------------------------------------------------------------------
 
-constexpr int64_t kSplitKeys = 256;                                   // keys whose softmax is computed from scratch
-constexpr int64_t kKeyTile = 16;                                      // keys of a tile: the lanes of a score
+constexpr int64_t kSplitKeys = 256;  // keys whose softmax is computed from scratch
+constexpr int64_t kKeyTile = 16;     // keys of a tile: the lanes of a score
 constexpr int64_t kSplitTiles = kSplitKeys / kKeyTile;
+constexpr int64_t kTilesAhead = 4;
 constexpr int64_t kMaxPairs = 6;  // (row, q head) pairs that share each load of K and V
 
 // A few (row, q head) pairs against one split of one kv head's keys:
@@ -21,11 +22,12 @@ constexpr int64_t kMaxPairs = 6;  // (row, q head) pairs that share each load of
 struct SplitTask {
   int64_t head_dim = 0;
   int64_t num_pairs = 0;
-  const float* q[kMaxPairs] = {};      // [head_dim] each
-  int64_t num_keys[kMaxPairs] = {};    // 1..256, not falling from one pair to the next; later keys are never read
-  const void* k_tiles[kSplitTiles] = {};  // [head_dim][16] each
-  const void* v_tiles[kSplitTiles] = {};  // [16][head_dim] each
-  bool is_half = false;                // tiles hold f16 (else f32)
+  const float* q[kMaxPairs] = {};    // [head_dim] each
+  int64_t num_keys[kMaxPairs] = {};  // 1..256, not falling from one pair to the next; later keys are never read
+  const void* k_tiles[kSplitTiles + kTilesAhead] = {};  // [head_dim][16] each; those past the split to prefetch only
+  const void* v_tiles[kSplitTiles] = {};                // [16][head_dim] each
+  int64_t num_tiles = 0;                                // entries of k_tiles
+  bool is_half = false;                                 // tiles hold f16 (else f32)
   float scale = 1;
   float* scores = nullptr;  // scratch [kMaxPairs][256], 64-byte aligned
   float* max = nullptr;     // [num_pairs]

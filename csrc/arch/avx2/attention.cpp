@@ -44,11 +44,16 @@ inline void multiply_add(const float* const (&rows)[kPairs], const T* const (&co
 template <typename T, int kPairs, int kTiles>
 void score_tiles(const SplitTask& t, int64_t first) {
   const int64_t head_dim = t.head_dim;
+  const T *k[kTiles], *v[kTiles], *next_k[kTiles];
   const float* q[kPairs];
-  const T* k[2 * kTiles];
   __m256 sum[kPairs][2 * kTiles];
 #pragma GCC unroll 8
-  for (int i = 0; i < 2 * kTiles; ++i) k[i] = static_cast<const T*>(t.k_tiles[first + i / 2]) + i % 2 * 8;
+  for (int i = 0; i < kTiles; ++i) {
+    const int64_t next = first + kTiles + i;
+    k[i] = static_cast<const T*>(t.k_tiles[first + i]);
+    v[i] = static_cast<const T*>(t.v_tiles[first + i]);
+    next_k[i] = static_cast<const T*>(t.k_tiles[next < t.num_tiles ? next : first]);
+  }
 #pragma GCC unroll 8
   for (int p = 0; p < kPairs; ++p) {
     q[p] = t.q[p];
@@ -56,11 +61,18 @@ void score_tiles(const SplitTask& t, int64_t first) {
     for (int i = 0; i < 2 * kTiles; ++i) sum[p][i] = _mm256_setzero_ps();
   }
   for (int64_t d = 0; d < head_dim; ++d) {
-    multiply_add<T>(q, k, sum);
 #pragma GCC unroll 8
-    for (int p = 0; p < kPairs; ++p) ++q[p];
+    for (int i = 0; i < kTiles; ++i) {  // to L2: blocks lie anywhere, so the hardware doesn't see them coming
+      _mm_prefetch(reinterpret_cast<const char*>(next_k[i] + d * kKeyTile), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(v[i] + d * kKeyTile), _MM_HINT_T1);
+    }
+    const float* row[kPairs];
+    const T* column[2 * kTiles];
 #pragma GCC unroll 8
-    for (int i = 0; i < 2 * kTiles; ++i) k[i] += kKeyTile;
+    for (int p = 0; p < kPairs; ++p) row[p] = q[p] + d;
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * kTiles; ++i) column[i] = k[i / 2] + d * kKeyTile + i % 2 * 8;
+    multiply_add<T>(row, column, sum);
   }
   const __m256 scale = _mm256_set1_ps(t.scale);
 #pragma GCC unroll 8
