@@ -21,6 +21,6 @@ def index_url() -> str:
     return os.environ.get("PIP_INDEX_URL") or os.environ.get("UV_INDEX_URL") or DEFAULT_INDEX_URL
 
 
-def api_key() -> str | None:
-    """Key that clients must send, from $CHAIRLIFT_API_KEY; the --api-key flag wins over it."""
-    return os.environ.get("CHAIRLIFT_API_KEY") or None
+def api_keys() -> list[str]:
+    """Keys that clients must send, from $CHAIRLIFT_API_KEY (comma-separated); the --api-key flag wins over it."""
+    return [key for key in os.environ.get("CHAIRLIFT_API_KEY", "").split(",") if key]

@@ -1,13 +1,21 @@
-"""`chairlift serve [MODEL]`: starts the engine process first, then (while it loads the weights) the web framework."""
+"""`chairlift serve [MODEL]`: the engine process starts first; the web framework is imported while it loads."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
+from typing import TYPE_CHECKING
 
+from chairlift import __version__
 from chairlift.cli import environment
 from chairlift.cli.flags import add_engine_flags, engine_config
 from chairlift.cli.models import resolve_model
+
+if TYPE_CHECKING:
+    from chairlift.config import EngineConfig
+    from chairlift.engine.client import ProcessClient
+    from chairlift.engine.types import EngineInfo
 
 ENGINE_ENTRY = "chairlift.factory:build_engine"
 
@@ -42,18 +50,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="a step longer than this is a dead engine (60)",
     )
-    server.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    server.add_argument(
+        "--log-level",
+        default="warning",
+        choices=("debug", "info", "warning", "error"),
+        help="info logs every request (default: warning)",
+    )
     add_engine_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
+    started = time.monotonic()
     from chairlift.engine.client import ProcessClient
 
     config = resolve_model(engine_config(args, args.model))
     client = ProcessClient(ENGINE_ENTRY, config)
-    client.spawn()  # it reads the weights while the imports below run
+    client.spawn()  # it reads the weights while the imports of `_serve` run
     try:
-        return _serve(args, config, client)
+        return _serve(args, config, client, started)
     finally:
         client.close()
+
+
+def _serve(args: argparse.Namespace, config: EngineConfig, client: ProcessClient, started: float) -> int:
+    from chairlift.engine.frontend import AsyncFrontend
+    from chairlift.engine.step_log import StepLog
+    from chairlift.factory import open_front
+    from chairlift.server.app import create_app
+    from chairlift.server.run import run_server
+
+    front = open_front(config)
+    frontend = AsyncFrontend(
+        client,
+        front.tokenizer,
+        seed=config.seed,
+        step_timeout=args.step_timeout,
+        step_log=StepLog(args.step_log) if args.step_log else None,
+    )
+    names = args.served_model_name or [front.model_name]
+    app = create_app(
+        frontend,
+        front.tokenizer,
+        front.chat_template,
+        served_model_names=names,
+        version=__version__,
+        api_keys=args.api_key or environment.api_keys(),
+    )
+
+    def announce(url: str) -> None:
+        print(_banner(frontend.info, names[0], url, time.monotonic() - started), file=sys.stderr, flush=True)
+
+    return run_server(app, host=args.host, port=args.port, log_level=args.log_level, on_ready=announce)
+
+
+def _banner(info: EngineInfo, name: str, url: str, seconds: float) -> str:
+    """What a person wants to know at start, and what to type next."""
+    pool = f"{info.num_kv_blocks} blocks of {info.block_size} tokens, {info.kv_cache_dtype}"
+    compute = ", ".join(f"{key} {value}" for key, value in info.details.items())
+    lines = [
+        f"Chairlift {__version__} serves {name} on {url} (ready in {seconds:.1f} s)",
+        f"  context {info.max_model_len} tokens; up to {info.max_num_seqs} requests and "
+        f"{info.max_num_batched_tokens} tokens a step",
+        f"  KV cache {pool}; {compute}",
+        *(f"  note: {notice}" for notice in info.notices),
+        f"  try: curl {url}/v1/chat/completions -H 'Content-Type: application/json' "
+        """-d '{"messages": [{"role": "user", "content": "Hi"}]}'""",
+    ]
+    return "\n".join(lines)
