@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import msgspec
 
@@ -11,6 +12,8 @@ from chairlift.engine.admission import choice_ids
 from chairlift.engine.outputs import OutputProcessor
 from chairlift.engine.stream import RequestStream
 from chairlift.engine.types import EngineRequest, TokenUpdate
+
+CUT_IDS_KEPT = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +25,7 @@ class Choice:
     stream: RequestStream
     first_token_at: float | None = None
     last_token_at: float | None = None
+    ended_by_engine: bool = False
 
     @property
     def id(self) -> str:
@@ -33,7 +37,8 @@ class Choice:
         return msgspec.structs.replace(self.request, output_token_ids=list(self.output.token_ids))
 
     def note(self, update: TokenUpdate) -> None:
-        """Keep what an update says about the prompt; choice 0 speaks for all."""
+        """Keep what an update says about the prompt (choice 0 speaks for all), and whether it is the last."""
+        self.ended_by_engine = update.finish_reason is not None
         if self.request.branch != 0:
             return
         if not self.output.token_ids:  # later ones may be about a recomputed prompt
@@ -48,6 +53,8 @@ class Choices:
     def __init__(self) -> None:
         self._by_id: dict[str, Choice] = {}
         self._by_request: dict[str, list[Choice]] = {}
+        self._cut: dict[str, None] = {}  # ids that ended without the engine, oldest first
+        self._copies = count(2)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -79,11 +86,22 @@ class Choices:
         siblings.remove(choice)
         if not siblings:
             del self._by_request[choice.stream.request_id]
+        if not choice.ended_by_engine:
+            self._cut[choice.id] = None
+            if len(self._cut) > CUT_IDS_KEPT:
+                del self._cut[next(iter(self._cut))]
 
     def unused(self, request_id: str, n: int) -> str:
-        """`request_id`, or with a suffix when it or one of its `n` choices has an id that is in use."""
-        candidate, copy = request_id, 1
-        while candidate in self._by_request or not self._by_id.keys().isdisjoint(choice_ids(candidate, n)):
-            copy += 1
-            candidate = f"{request_id}~{copy}"
+        """`request_id`, or with a suffix when it or one of its `n` choices has an id that is in use.
+
+        So is that of a choice which was cut on this side a short while ago: frames about it may still come.
+        """
+        candidate = request_id
+        while self._is_taken(candidate, n):
+            candidate = f"{request_id}~{next(self._copies)}"
         return candidate
+
+    def _is_taken(self, request_id: str, n: int) -> bool:
+        if request_id in self._by_request:
+            return True
+        return any(i in self._by_id or i in self._cut for i in choice_ids(request_id, n))

@@ -146,7 +146,7 @@ class AsyncFrontend:
     ) -> RequestStream:
         """Accept one request with `params.n` choices and send it to the engine.
 
-        `request_id` gets a suffix when an unfinished request has it already: see `RequestStream.request_id`.
+        `request_id` gets a suffix when an unfinished or just aborted request has it: see `RequestStream.request_id`.
         `max_tokens=None` means up to max_model_len; 0 computes the prompt (and its logprobs) only.
 
         Raises:
