@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tiny import write_tiny_model
 
 from chairlift.errors import ModelLoadError
 from chairlift.model.default_model import fetch_default_model
+from tiny import write_tiny_model
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def command(name: str) -> str:
+    """The shell lines marked `name`; exits when there are none."""
     match = re.search(
         rf"<!-- command: {re.escape(name)} -->\s*```sh\n(.*?)```", README.read_text(), re.DOTALL
     )

@@ -1,4 +1,4 @@
-"""Promise P2: the same tokens and logprobs, compared with `==`, whatever the traffic and however they are computed."""
+"""Promise P2: the same tokens and logprobs, compared with `==`, whatever the traffic and the kernels."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from parity.runs import Answer, alone, answers, make_params, make_prompts
 
 from chairlift import LLM, SamplingParams
+from parity.runs import Answer, alone, answers, make_params, make_prompts
 
 BIG: dict[str, Any] = {"num_kv_blocks": 2048, "max_model_len": 1024, "enable_prefix_caching": False}
 

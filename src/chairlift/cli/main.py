@@ -50,7 +50,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the `chairlift` script; returns its exit code: 0 ok, 2 wrong flag, 3 bad model, 130 stopped."""
+    """The `chairlift` script; returns its exit code: 0 ok, 2 wrong flag, 3 bad model, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in arguments if word in COMMANDS), None)
     args = build_parser(command).parse_args(arguments)
