@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from chairlift.server import error_handlers
 from chairlift.server.context import ServerContext
 from chairlift.server.front_door import FrontDoor
+from chairlift.server.openapi import describe_bodies
 from chairlift.server.routes import chat, completions, health, metrics, models, tokenize
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def create_app(
     )
     app.add_middleware(FrontDoor, api_keys=tuple(api_keys), max_body_bytes=max_body_bytes)
     error_handlers.install(app)
+    describe_bodies(app)
     for routes in (completions, chat, models, tokenize, health, metrics):
         app.include_router(routes.router)
     return app

@@ -99,7 +99,7 @@ async def _events(context: ServerContext, call: Call) -> AsyncGenerator[bytes, N
     head = writer.head(writer.chunk_kind)
     tail: dict[str, Any] = {"usage": None} if call.include_usage else {}
     async with submitted(context.frontend, call) as streams:
-        if not await _any_ready(streams, FIRST_SIGN_S):
+        if not await streams[0].wait(FIRST_SIGN_S):
             yield NOTHING_YET
         async with aclosing(_merged(streams, context.keepalive_s)) as deltas:
             async for prompt, delta in deltas:
@@ -112,11 +112,6 @@ async def _events(context: ServerContext, call: Call) -> AsyncGenerator[bytes, N
         if call.include_usage:
             yield event({**head, "choices": [], "usage": usage_document([s.usage for s in streams])})
         yield done()
-
-
-async def _any_ready(streams: Sequence[RequestStream], timeout: float) -> bool:
-    """Wait until the first stream has something; the other prompts of a batch come after it."""
-    return await streams[0].wait(timeout)
 
 
 async def _merged(
@@ -144,30 +139,38 @@ async def _merged_tasks(
     streams: Sequence[RequestStream], pause_s: float
 ) -> AsyncGenerator[tuple[int, CompletionDelta | None], None]:
     """A task per stream, each holding one delta at most; the streams join what comes meanwhile."""
-    queue: asyncio.Queue[tuple[int, CompletionDelta]] = asyncio.Queue(maxsize=1)
+    queue: asyncio.Queue[tuple[int, CompletionDelta | Exception | None]] = asyncio.Queue(maxsize=1)
 
     async def pump(prompt: int, stream: RequestStream) -> None:
-        async for delta in stream:
-            await queue.put((prompt, delta))
+        end = None
+        try:
+            async for delta in stream:
+                await queue.put((prompt, delta))
+        except Exception as error:
+            end = error
+        await queue.put((prompt, end))
 
     tasks = [asyncio.ensure_future(pump(*numbered)) for numbered in enumerate(streams)]
-    everything = asyncio.gather(*tasks)
     getter = asyncio.ensure_future(queue.get())
+    unfinished = len(streams)
     try:
-        while True:
-            await asyncio.wait((getter, everything), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
-            if getter.done():
-                yield getter.result()
-                getter = asyncio.ensure_future(queue.get())
-            elif everything.done():
-                everything.result()
-                return
-            else:
+        while unfinished:
+            await asyncio.wait((getter,), timeout=pause_s)
+            if not getter.done():
                 yield 0, None
+                continue
+            prompt, item = getter.result()
+            getter = asyncio.ensure_future(queue.get())
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                unfinished -= 1
+            else:
+                yield prompt, item
     finally:
         for task in (*tasks, getter):
             task.cancel()
-        await asyncio.gather(everything, getter, return_exceptions=True)
+        await asyncio.gather(*tasks, getter, return_exceptions=True)
 
 
 def _check_number(frontend: AsyncFrontend, call: Call) -> None:

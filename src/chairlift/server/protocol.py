@@ -20,7 +20,7 @@ DEFAULT_MAX_TOKENS = 16  # of /v1/completions, as OpenAI has it
 class Body(BaseModel):
     """Any request: the model's name, and what is not listed."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, defer_build=True)
 
     model: str | None = None
 

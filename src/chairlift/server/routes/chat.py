@@ -10,7 +10,6 @@ from chairlift.sampling_params import SamplingParams
 from chairlift.server.context import ServerContext, context_of
 from chairlift.server.front_door import request_id_of
 from chairlift.server.generation import Call, answer
-from chairlift.server.openapi import body_of
 from chairlift.server.prompts import read_chat
 from chairlift.server.protocol import ChatRequest, read_body
 from chairlift.server.routes.shared import check_fields, check_prompt_logprobs
@@ -19,7 +18,7 @@ from chairlift.server.writers import ChatWriter
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
+@router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
     """Answer the last of a list of messages."""
     context = context_of(request)

@@ -10,7 +10,6 @@ from chairlift.sampling_params import SamplingParams
 from chairlift.server.context import ServerContext, context_of
 from chairlift.server.front_door import request_id_of
 from chairlift.server.generation import Call, answer
-from chairlift.server.openapi import body_of
 from chairlift.server.prompts import Prompt, read_prompts
 from chairlift.server.protocol import DEFAULT_MAX_TOKENS, CompletionRequest, read_body
 from chairlift.server.routes.shared import check_fields, check_prompt_logprobs
@@ -19,7 +18,7 @@ from chairlift.server.writers import CompletionWriter
 router = APIRouter()
 
 
-@router.post("/v1/completions", openapi_extra=body_of(CompletionRequest))
+@router.post("/v1/completions")
 async def create_completion(request: Request) -> Response:
     """Continue a text, or each of a list of texts or token ids."""
     context = context_of(request)

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request
 
 from chairlift.errors import InvalidParameterError
 from chairlift.server.context import ServerContext, context_of
-from chairlift.server.openapi import body_of
 from chairlift.server.prompts import encode, read_chat
 from chairlift.server.protocol import DetokenizeRequest, TokenizeRequest, read_body
 from chairlift.server.routes.shared import check_fields
@@ -16,7 +15,7 @@ from chairlift.server.routes.shared import check_fields
 router = APIRouter()
 
 
-@router.post("/tokenize", openapi_extra=body_of(TokenizeRequest))
+@router.post("/tokenize")
 async def tokenize(request: Request) -> dict[str, Any]:
     """Ids of a prompt, or of what the chat template makes of messages."""
     context = context_of(request)
@@ -33,7 +32,7 @@ async def tokenize(request: Request) -> dict[str, Any]:
     }
 
 
-@router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest))
+@router.post("/detokenize")
 async def detokenize(request: Request) -> dict[str, str]:
     """Text of ids, special tokens included."""
     context = context_of(request)
