@@ -28,6 +28,7 @@ struct PanelTask {
   const uint8_t* panels = nullptr;  // [num_panels, panel_bytes], 64-byte aligned
   int64_t panel_bytes = 0;
   int64_t num_panels = 0;
+  const uint8_t* next_panels = nullptr;  // what this thread will probably read next: a hint to fetch ahead
   float* acc = nullptr;  // [num_panels, rows, 16], 64-byte aligned
 };
 using PanelKernel = void (*)(const PanelTask&);

@@ -49,15 +49,18 @@ Tiling choose_tiling(int64_t rows, int64_t panels, int64_t panel_unit, int64_t a
 
 struct Tile {
   int64_t first_row, num_rows, first_panel, num_panels;
+  int64_t next_panel;  // first one of the tile that this thread will probably claim next
 };
 
-Tile tile_at(const Tiling& tiling, int64_t index, int64_t rows, int64_t panels) {
+Tile tile_at(const Tiling& tiling, int64_t index, int64_t rows, int64_t panels, int num_threads) {
   Tile tile;
   // Row blocks of one panel block are adjacent: they read the same weights.
   tile.first_row = index % tiling.row_blocks * tiling.rows_per_tile;
   tile.num_rows = std::min(tiling.rows_per_tile, rows - tile.first_row);
   tile.first_panel = index / tiling.row_blocks * tiling.panels_per_tile;
   tile.num_panels = std::min(tiling.panels_per_tile, panels - tile.first_panel);
+  const int64_t next = (index + num_threads) / tiling.row_blocks * tiling.panels_per_tile;
+  tile.next_panel = next < panels ? next : 0;
   return tile;
 }
 
@@ -70,6 +73,7 @@ PanelTask panel_task(const float* x, int64_t in, const Tile& tile, const Segment
   task.panels = segment.panel(tile.first_panel);
   task.panel_bytes = segment.panel_bytes;
   task.num_panels = tile.num_panels;
+  task.next_panels = segment.panel(tile.next_panel);
   task.acc = acc;
   return task;
 }
@@ -166,7 +170,7 @@ void linear(Context& context, const float* x, int64_t rows, const PackedWeight& 
   for (const Segment& segment : w.segments) {
     const Tiling tiling = choose_tiling(rows, segment.num_panels, 1, acc_rows, context.num_threads());
     context.pool().parallel_for(tiling.num_tiles(), [&](int64_t index) {
-      const Tile tile = tile_at(tiling, index, rows, segment.num_panels);
+      const Tile tile = tile_at(tiling, index, rows, segment.num_panels, context.num_threads());
       linear_tile(kernels, x, w, segment, tile, y, store);
     });
   }
@@ -184,7 +188,7 @@ void gated_linear(Context& context, const float* x, int64_t rows, const PackedWe
     tiling.panel_blocks = num_panels;
   }
   context.pool().parallel_for(tiling.num_tiles(), [&](int64_t index) {
-    const Tile tile = tile_at(tiling, index, rows, num_panels);
+    const Tile tile = tile_at(tiling, index, rows, num_panels, context.num_threads());
     gated_tile(kernels, x, w, activation, tile, tile.first_panel / panels_per_output * kPanelWidth, y);
   });
 }

@@ -30,8 +30,9 @@ struct Plain {
   static constexpr int64_t kRowBytes = kWidth * Element::kBytes;
 
   static constexpr bool kFloats = Element::kBytes == 4;
-  static constexpr int kMaxFusedRows = 6;
   static constexpr int kPanelsOfOneRow = 4, kPanelsOfTwoRows = 2;
+  static constexpr int kMaxFusedRows = 6;
+  static constexpr int kFusedRows[6] = {6, 4, 4, 3, 4, 5};
   static constexpr int64_t offset(int64_t k) { return k * kRowBytes; }
 
   template <int R, int P, bool keep>

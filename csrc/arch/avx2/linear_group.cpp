@@ -9,10 +9,6 @@ CHAIRLIFT_INLINE __m256 load_half8(const uint8_t* p) {
   return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-CHAIRLIFT_INLINE __m256i load_dwords(const uint8_t* p) {
-  return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
-}
-
 // Bits = 4 or 8. A group is [Bits][16] dwords of 32 / Bits fields each, k = Bits * field + row, then the scales.
 //
 // A field other than the last is only masked, and so comes out 2^(Bits * field) too big; the scale is made smaller by
@@ -26,8 +22,10 @@ struct Group {
   static constexpr int64_t kBytes = kDwordBytes + (Bits == 4 ? 64 : 32);
 
   static constexpr bool kFloats = false;
-  static constexpr int kMaxFusedRows = 4;
   static constexpr int kPanelsOfOneRow = 2, kPanelsOfTwoRows = 1;
+  // More than 4 rows would need more registers than there are. After these, tiles of 6 rows or nearly remain.
+  static constexpr int kMaxFusedRows = 4;
+  static constexpr int kFusedRows[6] = {0, 3, 3, 3, 4, 0};
   static constexpr int64_t offset(int64_t k) { return k / 32 * kBytes; }
 
   // w = fma(scale, q, offset) for the 16 lanes of a panel: scale, scale, offset, offset.
@@ -55,15 +53,15 @@ struct Group {
     Sums<R, P> sums;
     sums.load(task.acc, task.first);
     const float* x = task.x;
-    const uint8_t* group = task.packed;
+    const uint8_t *group = task.packed, *next = task.next;
     float* buffer = task.buffer;
     const int64_t x_stride = task.x_stride, panel_bytes = task.panel_bytes;
-    for (int64_t k = 0; k < task.num_k; k += 32, group += kBytes) {
+    for (int64_t k = 0; k < task.num_k; k += 32, group += kBytes, next += kBytes) {
       Affine affine[P];
 #pragma GCC unroll 4
       for (int p = 0; p < P; ++p) affine[p].load(group + p * panel_bytes);
 #pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) prefetch(group + p * panel_bytes + task.prefetch_bytes);
+      for (int p = 0; p < P; ++p) prefetch(next + p * panel_bytes);
       __m256i mask = _mm256_set1_epi32((1 << Bits) - 1);
       for (int field = 0; field < kFields - 1; ++field) {
         add_field<R, P, keep, false>(x, x_stride, group, panel_bytes, affine, mask, buffer, sums);
@@ -99,11 +97,10 @@ struct Group {
     for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 4
       for (int p = 0; p < P; ++p) {
-        const uint8_t* dwords = group + p * panel_bytes + row * kWidth * 4;
         const __m256* a = affine[p].value;
-        const __m256i* m = &mask;
-        const __m256 w0 = weight<last>(dwords, m, a[0], a[2]);
-        const __m256 w1 = weight<last>(dwords + 32, m, a[1], a[3]);
+        const uint8_t* dwords = group + p * panel_bytes + row * kWidth * 4;
+        const __m256 w0 = weight<last>(dwords, mask, a[0], a[2]);
+        const __m256 w1 = weight<last>(dwords + 32, mask, a[1], a[3]);
         if (keep) {
           _mm256_store_ps(buffer + row * kWidth, w0);
           _mm256_store_ps(buffer + row * kWidth + 8, w1);
@@ -114,10 +111,9 @@ struct Group {
   }
 
   template <bool last>
-  static CHAIRLIFT_INLINE __m256 weight(const uint8_t* dwords, const __m256i* mask, const __m256& scale,
-                                        const __m256& offset) {
-    const __m256i field = last ? _mm256_srli_epi32(load_dwords(dwords), 32 - Bits)
-                               : _mm256_and_si256(load_dwords(dwords), *mask);
+  static CHAIRLIFT_INLINE __m256 weight(const uint8_t* dwords, __m256i mask, __m256 scale, __m256 offset) {
+    const __m256i packed = _mm256_load_si256(reinterpret_cast<const __m256i*>(dwords));
+    const __m256i field = last ? _mm256_srli_epi32(packed, 32 - Bits) : _mm256_and_si256(packed, mask);
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(field), scale, offset);
   }
 };

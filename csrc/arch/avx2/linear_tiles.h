@@ -28,7 +28,7 @@ CHAIRLIFT_INLINE void fma_into(__m256& sum, __m256 a, __m256 b) {
 // Sums of R rows with P panels, in registers.
 template <int R, int P>
 struct Sums {
-  __m256 value[P][R][2];
+  __m256 value[P][R > 0 ? R : 1][2];  // R = 0: a tile that only fills the buffer
 
   CHAIRLIFT_INLINE void load(const float* acc, bool first) {
 #pragma GCC unroll 4
@@ -69,7 +69,7 @@ struct TileTask {
   int64_t x_stride;       // floats between rows
   const uint8_t* packed;  // first k of the chunk in the first panel
   int64_t panel_bytes;    // between panels
-  int64_t prefetch_bytes;  // from here to what the next fused tile reads
+  const uint8_t* next;    // what the next fused tile reads, to be fetched ahead
   int64_t num_k;
   bool first;     // sums start from 0, else from acc
   float* acc;     // [P][R][16]
@@ -96,9 +96,9 @@ constexpr TileKernel kBufferedTiles[kMaxTileRows + 1] = {
 
 // A layout offers
 //   fused_tile<R, P, keep>   a TileKernel; with `keep` it also fills the buffer
-//   kFloats                  whether the packed form is the buffer's form
-//   kMaxFusedRows            beyond which a fused tile would need more registers than there are
-//   kPanelsOfOneRow, kPanelsOfTwoRows   how many panels a fused tile takes at once
+//   kFloats                  whether the packed form is the buffer's form: no fused tile needed
+//   kFusedRows[rows % 6], kMaxFusedRows   rows of the fused tile when there are more than 4
+//   kPanelsOfOneRow, kPanelsOfTwoRows     panels a fused tile takes at once when there are 1 or 2 rows
 //   offset(k)                bytes from the start of a panel to k (a multiple of 32)
 template <class Layout, int R>
 constexpr TileKernel keeping_tile() {
@@ -108,13 +108,8 @@ constexpr TileKernel keeping_tile() {
 
 template <class Layout>
 constexpr TileKernel kKeepingTiles[kMaxTileRows + 1] = {
-    nullptr,
-    keeping_tile<Layout, 1>(),
-    keeping_tile<Layout, 2>(),
-    keeping_tile<Layout, 3>(),
-    keeping_tile<Layout, 4>(),
-    keeping_tile<Layout, 5>(),
-    keeping_tile<Layout, 6>()};
+    keeping_tile<Layout, 0>(), keeping_tile<Layout, 1>(), keeping_tile<Layout, 2>(), keeping_tile<Layout, 3>(),
+    keeping_tile<Layout, 4>(), keeping_tile<Layout, 5>(), keeping_tile<Layout, 6>()};
 
 // Rows from the second tile on, in tiles of nearly equal height.
 inline void buffered_rows(int64_t rows, TileTask tile) {
@@ -133,7 +128,7 @@ void chunk_rows(int64_t rows, TileTask tile) {
   if constexpr (Layout::kFloats) {
     tile.buffer = const_cast<float*>(reinterpret_cast<const float*>(tile.packed));
   } else {
-    const int64_t fused = rows < Layout::kMaxFusedRows ? rows : Layout::kMaxFusedRows;
+    const int64_t fused = Layout::kFusedRows[rows % kMaxTileRows];
     kKeepingTiles<Layout>[fused](tile);
     tile.x += fused * tile.x_stride;
     tile.acc += fused * kWidth;
@@ -156,7 +151,8 @@ void many_rows(const PanelTask& task) {
       tile.x = task.x + k;
       tile.packed = task.panels + p * task.panel_bytes + Layout::offset(k);
       tile.num_k = task.in - k < chunk ? task.in - k : chunk;
-      tile.prefetch_bytes = Layout::offset(tile.num_k);
+      const bool last = p + 1 == task.num_panels && k + tile.num_k == task.in;
+      tile.next = last ? task.next_panels : tile.packed + Layout::offset(tile.num_k);
       tile.first = k == 0;
       tile.acc = task.acc + p * task.rows * kWidth;
       chunk_rows<Layout>(task.rows, tile);
@@ -172,20 +168,18 @@ void few_rows(const PanelTask& task) {
   tile.x = task.x;
   tile.x_stride = task.x_stride;
   tile.panel_bytes = task.panel_bytes;
-  tile.prefetch_bytes = P * task.panel_bytes;
   tile.num_k = task.in;
   tile.first = true;
   tile.buffer = nullptr;
-  int64_t p = 0;
-  for (; p + P <= task.num_panels; p += P) {
+  for (int64_t p = 0; p < task.num_panels;) {
+    const int64_t taken = p + P <= task.num_panels ? P : 1;
+    const TileKernel kernel =
+        taken == P ? Layout::template fused_tile<R, P, false> : Layout::template fused_tile<R, 1, false>;
     tile.packed = task.panels + p * task.panel_bytes;
     tile.acc = task.acc + p * R * kWidth;
-    Layout::template fused_tile<R, P, false>(tile);
-  }
-  for (; p < task.num_panels; ++p) {
-    tile.packed = task.panels + p * task.panel_bytes;
-    tile.acc = task.acc + p * R * kWidth;
-    Layout::template fused_tile<R, 1, false>(tile);
+    p += taken;
+    tile.next = p == task.num_panels ? task.next_panels : tile.packed + taken * task.panel_bytes;
+    kernel(tile);
   }
 }
 
