@@ -11,7 +11,7 @@ from importlib import metadata
 from chairlift import __version__
 from chairlift.cli import environment
 
-_PACKAGES = ("numpy", "tokenizers", "safetensors", "msgspec", "jinja2", "fastapi", "uvicorn", "pydantic")
+_PACKAGES = ("numpy", "tokenizers", "msgspec", "jinja2", "fastapi", "uvicorn", "pydantic")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
