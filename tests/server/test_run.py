@@ -19,6 +19,14 @@ def test_port_zero_is_a_free_one_and_is_told() -> None:
         assert listener.getsockname()[1] != 0
 
 
+def test_connections_are_not_delayed() -> None:
+    """Small events leave at once: asyncio sets TCP_NODELAY on what calls itself TCP."""
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.proto == socket.IPPROTO_TCP
+
+
 def test_an_address_in_use_is_a_config_error() -> None:
     """The message names the flags."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
