@@ -96,7 +96,7 @@ constexpr TileKernel kBufferedTiles[kMaxTileRows + 1] = {
 
 // A layout offers
 //   fused_tile<R, P, keep>   a TileKernel; with `keep` it also fills the buffer
-//   kFloats                  whether the packed form is the buffer's form: no fused tile needed
+//   kFloats                  whether the packed form is the buffer's form: nothing to fill
 //   kFusedRows[rows % 6], kMaxFusedRows   rows of the fused tile when there are more than 4
 //   kPanelsOfOneRow, kPanelsOfTwoRows     panels a fused tile takes at once when there are 1 or 2 rows
 //   offset(k)                bytes from the start of a panel to k (a multiple of 32)
@@ -125,15 +125,12 @@ inline void buffered_rows(int64_t rows, TileTask tile) {
 // All rows against one chunk of one panel.
 template <class Layout>
 void chunk_rows(int64_t rows, TileTask tile) {
-  if constexpr (Layout::kFloats) {
-    tile.buffer = const_cast<float*>(reinterpret_cast<const float*>(tile.packed));
-  } else {
-    const int64_t fused = Layout::kFusedRows[rows % kMaxTileRows];
-    kKeepingTiles<Layout>[fused](tile);
-    tile.x += fused * tile.x_stride;
-    tile.acc += fused * kWidth;
-    rows -= fused;
-  }
+  if (Layout::kFloats) tile.buffer = const_cast<float*>(reinterpret_cast<const float*>(tile.packed));
+  const int64_t fused = Layout::kFusedRows[rows % kMaxTileRows];
+  kKeepingTiles<Layout>[fused](tile);
+  tile.x += fused * tile.x_stride;
+  tile.acc += fused * kWidth;
+  rows -= fused;
   if (rows > 0) buffered_rows(rows, tile);
 }
 
