@@ -1,6 +1,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -24,14 +25,13 @@ using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <typename Array>
 void check_matrix(const char* name, const Array& array, int64_t rows, int64_t columns) {
   const auto have_rows = static_cast<int64_t>(array.shape(0)), have_columns = static_cast<int64_t>(array.shape(1));
-  require(have_rows >= rows && have_columns == columns,
-          std::string(name) + " is [" + std::to_string(have_rows) + ", " + std::to_string(have_columns) +
-              "]; it must have " + std::to_string(columns) + " columns and at least " + std::to_string(rows) + " rows");
+  require(have_rows >= rows && have_columns == columns, name, " is [", have_rows, ", ", have_columns,
+          "]; it must have ", columns, " columns and at least ", rows, " rows");
 }
 
 void check_layer(const KVPool& pool, int64_t layer) {
-  require(layer >= 0 && layer < pool.num_layers, "layer is " + std::to_string(layer) + ", outside the " +
-                                                     std::to_string(pool.num_layers) + " layers of the KV pool");
+  require(layer >= 0 && layer < pool.num_layers, "layer is ", layer, ", outside the ", pool.num_layers,
+          " layers of the KV pool");
 }
 
 // Number of q heads of q | k | v columns that fit the pool.
@@ -39,10 +39,9 @@ template <typename Array>
 int64_t q_heads(const Batch& batch, const Array& qkv, const KVPool& pool) {
   const auto columns = static_cast<int64_t>(qkv.shape(1));
   const int64_t heads = columns / pool.head_dim - 2 * pool.num_kv_heads;
-  require(heads >= 1 && columns % pool.head_dim == 0 && heads % pool.num_kv_heads == 0,
-          "qkv has " + std::to_string(columns) + " columns; they must be q | k | v with " +
-              std::to_string(pool.num_kv_heads) + " kv heads of " + std::to_string(pool.head_dim) +
-              " and a multiple of as many q heads");
+  require(heads >= 1 && columns % pool.head_dim == 0 && heads % pool.num_kv_heads == 0, "qkv has ", columns,
+          " columns; they must be q | k | v with ", pool.num_kv_heads, " kv heads of ", pool.head_dim,
+          " and a multiple of as many q heads");
   check_matrix("qkv", qkv, batch.view.num_tokens, columns);
   return heads;
 }
@@ -59,8 +58,8 @@ void run_rms_norm(Context& context, const Matrix<const float>& x, int64_t rows, 
 
 void run_embed_tokens(Context& context, const Batch& batch, const PackedWeight& table, const Matrix<float>& out) {
   require(!table.gated, "embed_tokens needs a weight made by pack_linear");
-  require(batch.max_input_id < table.out, "input_ids has " + std::to_string(batch.max_input_id) +
-                                              "; the vocabulary ends at " + std::to_string(table.out - 1));
+  require(batch.max_input_id < table.out, "input_ids has ", batch.max_input_id, "; the vocabulary ends at ",
+          table.out - 1);
   check_matrix("out", out, batch.view.num_tokens, table.in);
   nb::gil_scoped_release release;
   embed(context, batch.view.input_ids, batch.view.num_tokens, table, out.data());
@@ -79,12 +78,10 @@ void run_rope_and_store(Context& context, const Batch& batch, const Matrix<float
   const int64_t heads = q_heads(batch, qkv, pool);
   check_layer(pool, layer);
   require(rope.half * 2 == pool.head_dim, "the rope tables are for another head_dim than the KV pool");
-  require(batch.max_seq_len <= rope.max_positions,
-          "the step reaches position " + std::to_string(batch.max_seq_len - 1) + "; the rope tables end at " +
-              std::to_string(rope.max_positions - 1) + " (max_model_len)");
-  require(batch.max_slot < pool.num_blocks * pool.block_size,
-          "slot_mapping has " + std::to_string(batch.max_slot) + ", outside the KV pool of " +
-              std::to_string(pool.num_blocks * pool.block_size) + " slots");
+  require(batch.max_seq_len <= rope.max_positions, "the step reaches position ", batch.max_seq_len - 1,
+          "; the rope tables end at ", rope.max_positions - 1, " (max_model_len)");
+  require(batch.max_slot < pool.num_blocks * pool.block_size, "slot_mapping has ", batch.max_slot,
+          ", outside the KV pool of ", pool.num_blocks * pool.block_size, " slots");
   nb::gil_scoped_release release;
   rope_and_store(context, batch.view, qkv.data(), heads, rope.cos.data(), rope.sin.data(), pool, layer);
 }
@@ -94,19 +91,18 @@ void run_attention(Context& context, const Batch& batch, const Matrix<const floa
   const int64_t heads = q_heads(batch, qkv, pool);
   check_layer(pool, layer);
   check_matrix("out", out, batch.view.num_tokens, heads * pool.head_dim);
-  require(batch.max_block_id < pool.num_blocks, "block_tables has block " + std::to_string(batch.max_block_id) +
-                                                    "; the KV pool has " + std::to_string(pool.num_blocks));
-  require(batch.max_seq_len <= batch.view.max_blocks * pool.block_size,
-          "seq_lens has " + std::to_string(batch.max_seq_len) + ", more than a row of block_tables holds");
+  require(batch.max_block_id < pool.num_blocks, "block_tables has block ", batch.max_block_id, "; the KV pool has ",
+          pool.num_blocks);
+  require(batch.max_seq_len <= batch.view.max_blocks * pool.block_size, "seq_lens has ", batch.max_seq_len,
+          ", more than a row of block_tables holds");
   nb::gil_scoped_release release;
   attention(context, batch.view, qkv.data(), heads, pool, layer, scale, out.data());
 }
 
 void run_copy_blocks(KVPool& pool, const std::vector<std::pair<int64_t, int64_t>>& pairs) {
   for (const auto& [from, to] : pairs) {
-    require(std::min(from, to) >= 0 && std::max(from, to) < pool.num_blocks,
-            "block copy (" + std::to_string(from) + ", " + std::to_string(to) + ") is outside the pool of " +
-                std::to_string(pool.num_blocks) + " blocks");
+    require(std::min(from, to) >= 0 && std::max(from, to) < pool.num_blocks, "block copy (", from, ", ", to,
+            ") is outside the pool of ", pool.num_blocks, " blocks");
   }
   nb::gil_scoped_release release;
   for (const auto& [from, to] : pairs) pool.copy_block(from, to);

@@ -7,33 +7,34 @@ namespace nb = nanobind;
 namespace chairlift {
 namespace {
 
-std::string text(int64_t value) { return std::to_string(value); }
-
+// Largest of the values and `low`, which none may be below.
 template <typename T>
 T checked_max(const char* name, const T* values, int64_t n, int64_t low) {
-  T max = static_cast<T>(low);
+  T min = static_cast<T>(low), max = static_cast<T>(low);
   for (int64_t i = 0; i < n; ++i) {
-    require(values[i] >= low, std::string(name) + " has " + text(values[i]) + ", less than " + text(low));
+    min = std::min(min, values[i]);
     max = std::max(max, values[i]);
   }
+  require(min >= low, name, " has ", min, ", less than ", low);
   return max;
 }
 
-void check_below(const char* name, int64_t value, int64_t limit) {
-  require(value < limit, std::string(name) + " has " + text(value) + "; the limit is " + text(limit - 1));
+void check_range(const char* name, const int32_t* values, int64_t n, int64_t low, int64_t limit) {
+  const int64_t max = checked_max(name, values, n, low);
+  require(n == 0 || max < limit, name, " has ", max, "; the limit is ", limit - 1);
 }
 
 void check_floats(const char* name, const float* values, int64_t n, float low, float high) {
   for (int64_t i = 0; i < n; ++i) {
-    require(values[i] >= low && values[i] <= high, std::string(name) + "[" + text(i) + "] is " +
-                                                       std::to_string(values[i]) + ", out of range");
+    require(values[i] >= low && values[i] <= high, name, "[", i, "] is ", values[i], ", outside [", low, ", ", high,
+            "]");
   }
 }
 
 void check_csr(const char* name, const int32_t* start, int64_t n, int64_t total) {
   bool rising = start[0] == 0 && start[n] == total;
   for (int64_t i = 0; i < n; ++i) rising = rising && start[i] <= start[i + 1];
-  require(rising, std::string(name) + " must rise from 0 to " + text(total) + " in " + text(n + 1) + " steps");
+  require(rising, name, " must rise from 0 to ", total, " in ", n + 1, " entries");
 }
 
 }  // namespace
@@ -41,21 +42,16 @@ void check_csr(const char* name, const int32_t* start, int64_t n, int64_t total)
 const HostArray& ArrayReader::load(const char* name, nb::dlpack::dtype dtype, size_t dimensions) {
   HostArray array;
   if (!nb::try_cast(source_.attr(name), array, false) || array.dtype() != dtype || array.ndim() != dimensions) {
-    throw std::invalid_argument(std::string(name) + " must be a C-contiguous array with " +
-                                text(static_cast<int64_t>(dimensions)) + " dimension(s) and the documented dtype");
+    refuse(name, " must be a C-contiguous array with ", dimensions, " dimension(s) and the documented dtype");
   }
   arrays_.push_back(std::move(array));
   return arrays_.back();
 }
 
-void ArrayReader::refuse_length(const char* name, int64_t length, int64_t count) {
-  throw std::invalid_argument(std::string(name) + " has " + text(length) + " entries, not " + text(count));
-}
-
 const int32_t* ArrayReader::read_matrix(const char* name, int64_t rows, int64_t* columns) {
   const HostArray& array = load(name, nb::dtype<int32_t>(), 2);
   const auto length = static_cast<int64_t>(array.shape(0));
-  if (length != rows) refuse_length(name, length, rows);
+  require(length == rows, name, " has ", length, " rows, not ", rows);
   *columns = static_cast<int64_t>(array.shape(1));
   return static_cast<const int32_t*>(array.data());
 }
@@ -70,45 +66,45 @@ Batch::Batch(nb::handle ragged, int64_t max_num_tokens, int64_t max_num_logits) 
   view.block_tables = reader.read_matrix("block_tables", view.num_reqs, &view.max_blocks);
   view.logits_indices = reader.read<int32_t>("logits_indices", -1, &view.num_logits);
   arrays_ = reader.take();
-  const char* sized = ", more than the arena was sized for: ";
-  require(view.num_tokens <= max_num_tokens, "the step has " + text(view.num_tokens) + " tokens" + sized +
-                                                 text(max_num_tokens) + " (max_num_batched_tokens)");
-  require(view.num_logits <= max_num_logits,
-          "the step has " + text(view.num_logits) + " rows of logits" + sized + text(max_num_logits));
-  check_rows();
-  find_limits();
-}
-
-// Rows of a request are adjacent, at consecutive positions that end at its length.
-void Batch::check_rows() const {
-  const int32_t* start = view.query_start_loc;
-  check_csr("query_start_loc", start, view.num_reqs, view.num_tokens);
-  for (int64_t i = 0; i < view.num_reqs; ++i) {
-    const int64_t first = int64_t{view.seq_lens[i]} - (start[i + 1] - start[i]);
-    require(start[i + 1] > start[i], "query_start_loc gives request " + text(i) + " no row");
-    require(first >= 0, "seq_lens[" + text(i) + "] is " + text(view.seq_lens[i]) + ", less than the request's rows");
-    for (int64_t row = start[i]; row < start[i + 1]; ++row) {
-      require(view.positions[row] == first + row - start[i],
-              "positions[" + text(row) + "] is " + text(view.positions[row]) +
-                  "; positions of a request must be consecutive and end at seq_lens - 1");
-    }
-  }
-  for (int64_t i = 0; i < view.num_logits; ++i) {
-    require(view.logits_indices[i] < view.num_tokens && view.logits_indices[i] > (i > 0 ? view.logits_indices[i - 1] : -1),
-            "logits_indices[" + text(i) + "] is " + text(view.logits_indices[i]) + "; they must ascend, from 0 to " +
-                text(view.num_tokens - 1));
-  }
-}
-
-void Batch::find_limits() {
+  require(view.num_tokens <= max_num_tokens, "the step has ", view.num_tokens,
+          " tokens, more than the arena was sized for: ", max_num_tokens, " (max_num_batched_tokens)");
+  require(view.num_logits <= max_num_logits, "the step has ", view.num_logits,
+          " rows of logits, more than the arena was sized for: ", max_num_logits);
+  check_requests();
+  check_logits_indices();
   max_input_id = checked_max("input_ids", view.input_ids, view.num_tokens, 0);
   max_slot = checked_max("slot_mapping", view.slot_mapping, view.num_tokens, 0);
   max_seq_len = checked_max("seq_lens", view.seq_lens, view.num_reqs, 0);
   max_block_id = checked_max("block_tables", view.block_tables, view.num_reqs * view.max_blocks, 0);
 }
 
+// Rows of a request are adjacent, at consecutive positions that end at its length.
+void Batch::check_requests() const {
+  const int32_t* start = view.query_start_loc;
+  check_csr("query_start_loc", start, view.num_reqs, view.num_tokens);
+  for (int64_t i = 0; i < view.num_reqs; ++i) {
+    const int64_t first = int64_t{view.seq_lens[i]} - (start[i + 1] - start[i]);
+    require(start[i + 1] > start[i], "query_start_loc gives request ", i, " no row");
+    require(first >= 0, "seq_lens[", i, "] is ", view.seq_lens[i], ", less than the request's rows");
+    for (int64_t row = start[i]; row < start[i + 1]; ++row) {
+      require(view.positions[row] == first + row - start[i], "positions[", row, "] is ", view.positions[row],
+              "; positions of a request must be consecutive and end at seq_lens - 1");
+    }
+  }
+}
+
+void Batch::check_logits_indices() const {
+  int64_t previous = -1;
+  for (int64_t i = 0; i < view.num_logits; ++i) {
+    const int64_t row = view.logits_indices[i];
+    require(row > previous && row < view.num_tokens, "logits_indices[", i, "] is ", row,
+            "; they must ascend, below ", view.num_tokens);
+    previous = row;
+  }
+}
+
 SampleView read_sample_batch(nb::handle request, int64_t num_logits, int64_t vocab, std::vector<HostArray>& arrays) {
-  constexpr float kLargest = 3.4e38f;
+  constexpr float kLargest = 3e38f, kSmallest = 1e-6f;
   ArrayReader reader(request);
   SampleView view;
   int64_t bias_total = 0, history_total = 0;
@@ -127,7 +123,7 @@ SampleView read_sample_batch(nb::handle request, int64_t num_logits, int64_t voc
   view.temperature = floats("temperature", 0, kLargest);
   view.top_p = floats("top_p", 0, 1);
   view.min_p = floats("min_p", 0, 1);
-  view.repetition_penalty = floats("repetition_penalty", 1e-6f, kLargest);
+  view.repetition_penalty = floats("repetition_penalty", kSmallest, kLargest);
   view.presence_penalty = floats("presence_penalty", -kLargest, kLargest);
   view.frequency_penalty = floats("frequency_penalty", -kLargest, kLargest);
   view.seed = reader.read<uint64_t>("seed", n);
@@ -139,10 +135,10 @@ SampleView read_sample_batch(nb::handle request, int64_t num_logits, int64_t voc
   view.history_start = reader.read<int32_t>("history_start", n + 1);
   view.history_ids = reader.read<int32_t>("history_ids", -1, &history_total);
   arrays = reader.take();
-  check_below("rows", checked_max("rows", view.rows, n, 0), n == 0 ? 1 : num_logits);
-  check_below("target", checked_max("target", view.target, n, -1), vocab);
-  check_below("bias_ids", checked_max("bias_ids", view.bias_ids, bias_total, 0), vocab);
-  check_below("history_ids", checked_max("history_ids", view.history_ids, history_total, 0), vocab);
+  check_range("rows", view.rows, n, 0, num_logits);
+  check_range("target", view.target, n, -1, vocab);
+  check_range("bias_ids", view.bias_ids, bias_total, 0, vocab);
+  check_range("history_ids", view.history_ids, history_total, 0, vocab);
   check_csr("bias_start", view.bias_start, n, bias_total);
   check_csr("history_start", view.history_start, n, history_total);
   return view;

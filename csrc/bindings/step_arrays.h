@@ -5,8 +5,9 @@
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
+#include <sstream>
 #include <stdexcept>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "chairlift/ops.h"
@@ -16,8 +17,17 @@ namespace chairlift {
 
 using HostArray = nanobind::ndarray<nanobind::ro, nanobind::c_contig, nanobind::device::cpu>;
 
-inline void require(bool condition, const std::string& message) {
-  if (!condition) throw std::invalid_argument(message);
+// Throws std::invalid_argument with the parts joined; they become text only then.
+template <typename... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  std::ostringstream message;
+  (message << ... << parts);
+  throw std::invalid_argument(message.str());
+}
+
+template <typename... Parts>
+void require(bool condition, const Parts&... parts) {
+  if (!condition) refuse(parts...);
 }
 
 // Attributes of a Python object as arrays of a dtype and a shape; keeps them alive.
@@ -30,7 +40,7 @@ class ArrayReader {
   const T* read(const char* name, int64_t count, int64_t* count_out = nullptr) {
     const HostArray& array = load(name, nanobind::dtype<T>(), 1);
     const auto length = static_cast<int64_t>(array.shape(0));
-    if (count >= 0 && length != count) refuse_length(name, length, count);
+    require(count < 0 || length == count, name, " has ", length, " entries, not ", count);
     if (count_out != nullptr) *count_out = length;
     return static_cast<const T*>(array.data());
   }
@@ -41,7 +51,6 @@ class ArrayReader {
 
  private:
   const HostArray& load(const char* name, nanobind::dlpack::dtype dtype, size_t dimensions);
-  [[noreturn]] static void refuse_length(const char* name, int64_t length, int64_t count);
 
   nanobind::handle source_;
   std::vector<HostArray> arrays_;
@@ -57,8 +66,8 @@ class Batch {
   int64_t max_slot = -1;
 
  private:
-  void check_rows() const;
-  void find_limits();
+  void check_requests() const;
+  void check_logits_indices() const;
 
   std::vector<HostArray> arrays_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "kernels/double_math.h"
@@ -30,17 +31,18 @@ class Sampler {
 
  private:
   int32_t choose() {
-    if (view_->temperature[entry_] <= 0) return highest(has_adjustments() ? adjust() : raw_);
-    float* scaled = adjust();
-    const float max = kernels_->divide(scaled, vocab_, view_->temperature[entry_]);
+    const float* adjusted = has_adjustments() ? adjust() : raw_;
+    if (view_->temperature[entry_] <= 0) return highest(adjusted);
+    float* scaled = logits_.floats(static_cast<size_t>(vocab_));
+    const float max = kernels_->divide(adjusted, vocab_, view_->temperature[entry_], scaled);
     if (!std::isfinite(max)) return highest(scaled);
-    float* weights = weights_.floats(static_cast<size_t>(vocab_));
-    kernels_->weights(scaled, vocab_, max, weights);
-    return draw(scaled, weights, max);
+    return draw(scaled, max);
   }
 
-  int32_t draw(const float* scaled, const float* weights, float max) {
-    ranking_.reset(scaled, weights, vocab_, max);
+  int32_t draw(const float* scaled, float max) {
+    float* weights = weights_.floats(static_cast<size_t>(vocab_));
+    const uint64_t total = kernels_->weights(scaled, vocab_, max, weights);
+    ranking_.reset(*kernels_, scaled, weights, vocab_, max, total);
     const int32_t top_k = view_->top_k[entry_];
     const float top_p = view_->top_p[entry_], min_p = view_->min_p[entry_];
     if (top_k > 0 && top_k < vocab_) ranking_.keep_top_k(top_k);
@@ -62,7 +64,7 @@ class Sampler {
 
   // A copy of the row after bias, bans and penalties.
   float* adjust() {
-    float* logits = adjusted_.floats(static_cast<size_t>(vocab_));
+    float* logits = logits_.floats(static_cast<size_t>(vocab_));
     std::memcpy(logits, raw_, static_cast<size_t>(vocab_) * sizeof(float));
     for (int32_t i = view_->bias_start[entry_]; i < view_->bias_start[entry_ + 1]; ++i) {
       logits[view_->bias_ids[i]] += view_->bias_values[i];
@@ -109,7 +111,7 @@ class Sampler {
     };
     view_->logprobs[entry_] = logprob(token);
     view_->ranks[entry_] = static_cast<int32_t>(1 + kernels_->count_ahead(raw_, vocab_, token));
-    find_best(std::min<int64_t>(view_->num_logprobs[entry_], vocab_));
+    find_best(std::min<int64_t>(view_->num_logprobs[entry_], vocab_), max);
     for (size_t i = 0; i < best_.size(); ++i) {
       const size_t at = static_cast<size_t>(entry_ * view_->max_logprobs) + i;
       view_->top_ids[at] = ranking_id(best_[i]);
@@ -117,20 +119,24 @@ class Sampler {
     }
   }
 
-  // best_ = keys of the first `count` tokens in order: a heap of the best so far, its worst on top.
-  void find_best(int64_t count) {
-    best_.clear();
-    for (int64_t id = 0; id < vocab_ && count > 0; ++id) {
-      const bool full = static_cast<int64_t>(best_.size()) == count;
-      if (full && !(raw_[id] > raw_[ranking_id(best_.front())])) continue;  // ties go to the lower id, already in
-      if (full) {
-        std::pop_heap(best_.begin(), best_.end());
-        best_.pop_back();
-      }
-      best_.push_back(ranking_key(raw_[id], id));
-      std::push_heap(best_.begin(), best_.end());
+  // best_ = keys of the first `count` tokens in order, looked for ever further below the largest logit.
+  void find_best(int64_t count, float max) {
+    candidates_.resize(static_cast<size_t>(vocab_));
+    int64_t found = 0;
+    for (const float depth : {6.0f, 20.0f}) {
+      if (found < count) found = kernels_->at_least(raw_, vocab_, max - depth, candidates_.data());
     }
-    std::sort_heap(best_.begin(), best_.end());
+    if (found < count) {
+      found = vocab_;
+      std::iota(candidates_.begin(), candidates_.end(), 0);
+    }
+    best_.clear();
+    for (int64_t i = 0; i < found; ++i) {
+      const int32_t id = candidates_[static_cast<size_t>(i)];
+      best_.push_back(ranking_key(raw_[id], id));
+    }
+    std::partial_sort(best_.begin(), best_.begin() + count, best_.end());
+    best_.resize(static_cast<size_t>(count));
   }
 
   static constexpr int32_t kUnseen = -1;
@@ -140,7 +146,8 @@ class Sampler {
   const float* raw_ = nullptr;  // [vocab]
   int64_t vocab_ = 0;
   int64_t entry_ = 0;
-  Scratch adjusted_, weights_;
+  Scratch logits_, weights_;       // [vocab] after adjustments and temperature; their weights
+  std::vector<int32_t> candidates_;
   std::vector<int32_t> counts_;    // [vocab] occurrences in the output; kUnseen between entries
   std::vector<int32_t> distinct_;  // ids with a count
   std::vector<uint64_t> best_;

@@ -23,19 +23,30 @@ int64_t find(const float* x, int64_t n, float value) {
   return n;
 }
 
-float divide(float* x, int64_t n, float divisor) {
+int64_t at_least(const float* x, int64_t n, float floor, int32_t* indices) {
+  int64_t count = 0;
   for (int64_t i = 0; i < n; ++i) {
-    const float quotient = x[i] / divisor;
-    x[i] = quotient == quotient ? quotient : kLowest;
+    if (x[i] >= floor) indices[count++] = static_cast<int32_t>(i);
   }
-  return max_of(x, n);
+  return count;
 }
 
-void weights(const float* x, int64_t n, float max, float* w) {
+float divide(const float* x, int64_t n, float divisor, float* y) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float quotient = x[i] / divisor;
+    y[i] = quotient == quotient ? quotient : kLowest;
+  }
+  return max_of(y, n);
+}
+
+uint64_t weights(const float* x, int64_t n, float max, float* w) {
+  uint64_t sum = 0;
   for (int64_t i = 0; i < n; ++i) {
     const float e = exp_f32(x[i] - max);
     w[i] = e == e ? e * kFixedOne : 0.0f;
+    sum += static_cast<uint64_t>(w[i]);
   }
+  return sum;
 }
 
 double sum_exp(const float* x, int64_t n, float max) {
@@ -59,7 +70,7 @@ int64_t count_ahead(const float* x, int64_t n, int64_t token) {
 }  // namespace
 
 void register_generic_sampling(StepKernels& step) {
-  step.sampling = {max_of, find, divide, weights, sum_exp, count_ahead};
+  step.sampling = {max_of, find, at_least, divide, weights, sum_exp, count_ahead};
 }
 
 }  // namespace chairlift

@@ -59,12 +59,16 @@ struct RowKernels {
 constexpr float kFixedOne = 1099511627776.0f;  // 2^40: the integer weight of the most likely token
 
 struct SamplingKernels {
-  float (*max)(const float* x, int64_t n) = nullptr;             // NaN ignored; -inf when there is nothing else
+  float (*max)(const float* x, int64_t n) = nullptr;                  // NaN ignored; -inf when there is nothing else
   int64_t (*find)(const float* x, int64_t n, float value) = nullptr;  // first index that equals value, or n
-  float (*divide)(float* x, int64_t n, float divisor) = nullptr;  // in place, NaN becomes -inf; returns the max
-  void (*weights)(const float* x, int64_t n, float max, float* w) = nullptr;  // exp(x - max) * 2^40, NaN as 0
+  // Ascending indices i with x[i] >= floor; returns how many.
+  int64_t (*at_least)(const float* x, int64_t n, float floor, int32_t* indices) = nullptr;
+  // y = x / divisor, NaN becomes -inf; returns the max. y may be x.
+  float (*divide)(const float* x, int64_t n, float divisor, float* y) = nullptr;
+  // w = exp(x - max) * 2^40, NaN as 0; returns the sum of the truncated values. max is finite and none is above it.
+  uint64_t (*weights)(const float* x, int64_t n, float max, float* w) = nullptr;
   double (*sum_exp)(const float* x, int64_t n, float max) = nullptr;  // 16 lanes of f64, then the tree; NaN as 0
-  int64_t (*count_ahead)(const float* x, int64_t n, int64_t token) = nullptr;  // before it by (x desc, id asc)
+  int64_t (*count_ahead)(const float* x, int64_t n, int64_t token) = nullptr;  // before it by (x desc, index asc)
 };
 
 struct StepKernels {

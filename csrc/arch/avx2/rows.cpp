@@ -28,25 +28,30 @@ void rotate(float* x, const float* cos, const float* sin, int64_t half) {
   }
 }
 
+// Masked loads and stores are slow on some processors, so only the last few elements use them.
 float sum_of_squares(const float* x, int64_t n) {
   __m256 low = _mm256_setzero_ps(), high = low;
-  for (int64_t i = 0; i < n; i += 16) {  // past the end: zeros, the identity
-    const __m256 a = _mm256_maskload_ps(x + i, first_lanes(n - i));
-    const __m256 b = _mm256_maskload_ps(x + i + 8, first_lanes(n - i - 8));
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + i + 8);
     low = _mm256_fmadd_ps(a, a, low);
     high = _mm256_fmadd_ps(b, b, high);
   }
-  return tree_sum(low, high);
+  const __m256 a = _mm256_maskload_ps(x + i, first_lanes(n - i));  // past the end: zeros, the identity
+  const __m256 b = _mm256_maskload_ps(x + i + 8, first_lanes(n - i - 8));
+  return tree_sum(_mm256_fmadd_ps(a, a, low), _mm256_fmadd_ps(b, b, high));
 }
 
 void rms_norm(const float* x, int64_t n, const float* weight, float eps, float* y) {
   const __m128 mean = _mm_set_ss(sum_of_squares(x, n) / static_cast<float>(n) + eps);
-  const __m256 factor = _mm256_set1_ps(1.0f / _mm_cvtss_f32(_mm_sqrt_ss(mean)));
-  for (int64_t i = 0; i < n; i += 8) {
-    const __m256i live = first_lanes(n - i);
-    const __m256 scaled = _mm256_mul_ps(_mm256_maskload_ps(x + i, live), factor);
-    _mm256_maskstore_ps(y + i, live, _mm256_mul_ps(scaled, _mm256_maskload_ps(weight + i, live)));
+  const float factor = 1.0f / _mm_cvtss_f32(_mm_sqrt_ss(mean));
+  const __m256 factor8 = _mm256_set1_ps(factor);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(x + i), factor8);
+    _mm256_storeu_ps(y + i, _mm256_mul_ps(scaled, _mm256_loadu_ps(weight + i)));
   }
+  for (; i < n; ++i) y[i] = x[i] * factor * weight[i];
 }
 
 }  // namespace

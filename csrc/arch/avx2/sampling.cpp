@@ -18,6 +18,8 @@ inline void store_partial(float* x, int64_t left, __m256 value) {
   left >= 8 ? _mm256_storeu_ps(x, value) : _mm256_maskstore_ps(x, first_lanes(left), value);
 }
 
+inline unsigned bits_of(__m256 mask) { return static_cast<unsigned>(_mm256_movemask_ps(mask)); }
+
 float max_of(const float* x, int64_t n) {
   __m256 max[2] = {_mm256_set1_ps(-__builtin_inff()), _mm256_set1_ps(-__builtin_inff())};
   for (int64_t i = 0; i < n; i += 16) {  // the second operand wins over NaN
@@ -31,21 +33,34 @@ int64_t find(const float* x, int64_t n, float value) {
   const __m256 wanted = _mm256_set1_ps(value);
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
-    const int equal = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x + i), wanted, _CMP_EQ_OQ));
-    if (equal != 0) return i + __builtin_ctz(static_cast<unsigned>(equal));
+    const unsigned equal = bits_of(_mm256_cmp_ps(_mm256_loadu_ps(x + i), wanted, _CMP_EQ_OQ));
+    if (equal != 0) return i + __builtin_ctz(equal);
   }
   while (i < n && x[i] != value) ++i;
   return i;
 }
 
-float divide(float* x, int64_t n, float divisor) {
+int64_t at_least(const float* x, int64_t n, float floor, int32_t* indices) {
+  const __m256 floor8 = _mm256_set1_ps(floor);
+  int64_t count = 0, i = 0;
+  for (; i + 8 <= n; i += 8) {
+    unsigned hits = bits_of(_mm256_cmp_ps(_mm256_loadu_ps(x + i), floor8, _CMP_GE_OQ));
+    for (; hits != 0; hits &= hits - 1) indices[count++] = static_cast<int32_t>(i + __builtin_ctz(hits));
+  }
+  for (; i < n; ++i) {
+    if (x[i] >= floor) indices[count++] = static_cast<int32_t>(i);
+  }
+  return count;
+}
+
+float divide(const float* x, int64_t n, float divisor, float* y) {
   const __m256 divisor8 = _mm256_set1_ps(divisor), lowest = _mm256_set1_ps(-__builtin_inff());
   __m256 max = lowest;
   for (int64_t i = 0; i < n; i += 8) {
     __m256 q = _mm256_div_ps(load_padded(x + i, n - i), divisor8);
     q = _mm256_blendv_ps(q, lowest, _mm256_cmp_ps(q, q, _CMP_UNORD_Q));
     max = _mm256_max_ps(q, max);
-    store_partial(x + i, n - i, q);
+    store_partial(y + i, n - i, q);
   }
   return max_of_lanes(max);
 }
@@ -55,11 +70,28 @@ inline __m256 exp_or_zero(__m256 x, __m256 max) {
   return _mm256_and_ps(e, _mm256_cmp_ps(e, e, _CMP_ORD_Q));
 }
 
-void weights(const float* x, int64_t n, float max, float* w) {
+inline __m256d add_truncated(__m256d sum, __m128 w) {
+  return _mm256_add_pd(sum, _mm256_round_pd(_mm256_cvtps_pd(w), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
+}
+
+uint64_t weights(const float* x, int64_t n, float max, float* w) {
+  constexpr int64_t kBlock = 8 * 4096;  // a lane of f64 holds the sum of 2^12 integers up to 2^40 exactly
   const __m256 max8 = _mm256_set1_ps(max), one = _mm256_set1_ps(kFixedOne);
-  for (int64_t i = 0; i < n; i += 8) {
-    store_partial(w + i, n - i, _mm256_mul_ps(exp_or_zero(load_padded(x + i, n - i), max8), one));
+  uint64_t total = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    __m256d low = _mm256_setzero_pd(), high = low;
+    for (int64_t i = begin; i < begin + kBlock && i < n; i += 8) {
+      const __m256 weight = _mm256_mul_ps(exp_or_zero(load_padded(x + i, n - i), max8), one);
+      store_partial(w + i, n - i, weight);
+      low = add_truncated(low, _mm256_castps256_ps128(weight));
+      high = add_truncated(high, _mm256_extractf128_ps(weight, 1));
+    }
+    double lanes[8];
+    _mm256_storeu_pd(lanes, low);
+    _mm256_storeu_pd(lanes + 4, high);
+    for (const double lane : lanes) total += static_cast<uint64_t>(lane);
   }
+  return total;
 }
 
 inline void add_wide(__m256 e, __m256d* sum) {
@@ -79,7 +111,7 @@ double sum_exp(const float* x, int64_t n, float max) {
   return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-inline int64_t count_set(__m256 mask) { return __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(mask))); }
+inline int64_t count_set(__m256 mask) { return __builtin_popcount(bits_of(mask)); }
 
 int64_t count_ahead(const float* x, int64_t n, int64_t token) {
   const float value = x[token];
@@ -95,7 +127,7 @@ int64_t count_ahead(const float* x, int64_t n, int64_t token) {
 }  // namespace
 
 void register_avx2_sampling(StepKernels& step) {
-  step.sampling = {max_of, find, divide, weights, sum_exp, count_ahead};
+  step.sampling = {max_of, find, at_least, divide, weights, sum_exp, count_ahead};
 }
 
 }  // namespace chairlift
