@@ -39,19 +39,22 @@ struct Plain {
   static void fused_tile(const TileTask& task) {
     Sums<R, P> sums;
     sums.load(task.acc, task.first);
+    const float* x = task.x;
     const uint8_t *packed = task.packed, *next = task.next;
+    float* buffer = task.buffer;
+    const int64_t x_stride = task.x_stride, panel_bytes = task.panel_bytes, num_k = task.num_k;
 #pragma GCC unroll 4
-    for (int64_t k = 0; k < task.num_k; ++k, packed += kRowBytes, next += kRowBytes) {
+    for (int64_t k = 0; k < num_k; ++k, packed += kRowBytes, next += kRowBytes) {
 #pragma GCC unroll 4
       for (int p = 0; p < P; ++p) {
-        _mm_prefetch(reinterpret_cast<const char*>(next + p * task.panel_bytes), _MM_HINT_T1);
-        const __m256 w0 = Element::load8(packed + p * task.panel_bytes);
-        const __m256 w1 = Element::load8(packed + p * task.panel_bytes + 8 * Element::kBytes);
+        _mm_prefetch(reinterpret_cast<const char*>(next + p * panel_bytes), _MM_HINT_T1);
+        const __m256 w0 = Element::load8(packed + p * panel_bytes);
+        const __m256 w1 = Element::load8(packed + p * panel_bytes + 8 * Element::kBytes);
         if (keep && !kFloats) {
-          _mm256_store_ps(task.buffer + k * kWidth, w0);
-          _mm256_store_ps(task.buffer + k * kWidth + 8, w1);
+          _mm256_store_ps(buffer + k * kWidth, w0);
+          _mm256_store_ps(buffer + k * kWidth + 8, w1);
         }
-        sums.add(p, task.x + k, task.x_stride, w0, w1);
+        sums.add(p, x + k, x_stride, w0, w1);
       }
     }
     sums.store(task.acc);

@@ -81,11 +81,11 @@ template <int R>
 void buffered_tile(const TileTask& task) {
   Sums<R, 1> sums;
   sums.load(task.acc, task.first);
-  const float* x = task.x;
-  const float* w = task.buffer;
+  const float *x = task.x, *w = task.buffer;
+  const int64_t x_stride = task.x_stride, num_k = task.num_k;
 #pragma GCC unroll 4
-  for (int64_t k = 0; k < task.num_k; ++k) {
-    sums.add(0, x + k, task.x_stride, _mm256_load_ps(w + k * kWidth), _mm256_load_ps(w + k * kWidth + 8));
+  for (int64_t k = 0; k < num_k; ++k) {
+    sums.add(0, x + k, x_stride, _mm256_load_ps(w + k * kWidth), _mm256_load_ps(w + k * kWidth + 8));
   }
   sums.store(task.acc);
 }
