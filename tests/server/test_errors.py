@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 
 import pytest
 
@@ -177,3 +178,23 @@ def test_documents_of_errors() -> None:
     assert error_document(OverloadedError("full", retry_after=0.2))[0] == 429
     assert error_document(OverloadedError("full", retry_after=0.2))[2] == {"retry-after": "1"}
     assert error_document(EngineDeadError("gone"))[0] == 503
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stop_token_ids": ["x"] * 500_000},
+        {"stop": [5] * 500_000},
+        {"logit_bias": {str(i): "x" for i in range(300_000)}},
+        {f"field{i}": 1 for i in range(300_000)},
+        {"prompt": [[0.5]] * 500_000},
+    ],
+)
+def test_large_nonsense_is_refused_quickly(server: Served, fields: dict) -> None:
+    """B28: a body full of mistakes costs one complaint, not one per mistake."""
+    content = json.dumps({"prompt": "Hi", **fields}).encode()
+    start = time.perf_counter()
+    response = server.http.post(C, content=content)
+    assert response.status_code == 400
+    assert len(response.content) < 1000
+    assert time.perf_counter() - start < 5  # a fraction of a second on an idle machine

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 import socket
 
 import pytest
@@ -9,7 +11,7 @@ from chairlift.errors import ConfigError, ModelLoadError
 from chairlift.server.app import create_app
 from chairlift.server.run import listen, run_server, url_of
 from fakes import ByteTokenizer, FakeAsyncClient, build
-from server.serving import serving, wait_until
+from server.serving import raw_request, serving, wait_until
 
 
 def test_port_zero_is_a_free_one_and_is_told() -> None:
@@ -81,3 +83,37 @@ def test_the_server_ends_when_the_engine_is_gone_for_good() -> None:
     assert urls
     assert client.closed
     wait_until(lambda: frontend.state == "dead")
+
+
+def test_a_request_in_flight_at_shutdown_gets_an_answer() -> None:
+    """A stream that takes too long after the signal to stop ends with an error event, a document with a 503."""
+    with serving(paused=True, keepalive_s=0.05) as served:
+        body = {"prompt": "x", "max_tokens": 9}
+        stream = raw_request(served.address, "/v1/completions", {**body, "stream": True})
+        document = raw_request(served.address, "/v1/completions", body)
+        wait_until(lambda: served.frontend.num_unfinished == 2)
+    with stream, document:
+        assert b"shutting down" in read_to_end(stream)
+        assert read_to_end(document).startswith(b"HTTP/1.1 503")
+
+
+def test_signals_stop_the_server_with_code_0() -> None:
+    """SIGTERM, as a supervisor sends it, is an orderly end."""
+    tokenizer = ByteTokenizer()
+    client = FakeAsyncClient(lambda: build().engine)
+    app = create_app(AsyncFrontend(client, tokenizer), tokenizer, None, served_model_names=["x"], version="1")
+
+    def stop(_: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_server(app, host="127.0.0.1", port=0, log_level="error", on_ready=stop) == 0
+    assert client.closed
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def read_to_end(sock: socket.socket) -> bytes:
+    data = b""
+    while part := sock.recv(65536):
+        data += part
+    return data

@@ -53,10 +53,11 @@ class ServerContext:
 
     def log_once(self, names: Sequence[str]) -> None:
         """Tell the operator, once per name, about fields that nobody knows."""
-        new = [name for name in names if name not in self.logged_fields]
-        if new and len(self.logged_fields) < MAX_REMEMBERED_FIELDS:
+        room = MAX_REMEMBERED_FIELDS - len(self.logged_fields)
+        new = [name for name in names if name not in self.logged_fields][:room]
+        if new:
             self.logged_fields.update(new)
-            logger.warning("unknown request fields are ignored: %s", ", ".join(map(repr, new)))
+            logger.warning("unknown request fields are ignored: %s", ", ".join(map(ascii, new)))
 
 
 def context_of(request: Request) -> ServerContext:

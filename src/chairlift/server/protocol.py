@@ -1,14 +1,15 @@
 """Request bodies: what the API accepts, with OpenAI's names and vLLM's extras. null means absent, always.
 
-Types are strict (no "5" for 5) and checked by pydantic; ranges are checked by `SamplingParams`. Fields that
-are not listed land in `model_extra` and are judged by `unsupported.py`.
+Types are strict (no "5" for 5) and checked by pydantic, but for lists, where it would collect a complaint per
+item; `SamplingParams` checks those, and all ranges, and stops at the first. Fields that are not listed land in
+`model_extra` and are judged by `unsupported.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SkipValidation, ValidationError
 from starlette.requests import Request
 
 from chairlift.errors import InvalidParameterError, UnsupportedParameterError
@@ -44,15 +45,15 @@ class SamplingBody(Body):
     top_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float] | None, SkipValidation] = None
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: Annotated[str | list[str] | None, SkipValidation] = None
     # vLLM's extras
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Annotated[list[int] | None, SkipValidation] = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
@@ -80,6 +81,9 @@ class SamplingBody(Body):
         self, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
     ) -> SamplingParams:
         """What sampling gets; raises InvalidParameterError naming the field that is out of range."""
+        _check_list("stop_token_ids", self.stop_token_ids)
+        if not isinstance(self.stop, str):
+            _check_list("stop", self.stop)
         given: dict[str, Any] = {
             name: getattr(self, name) for name in _SAMPLING_FIELDS if getattr(self, name) is not None
         }
@@ -161,7 +165,7 @@ class TokenizeRequest(Body):
 class DetokenizeRequest(Body):
     """POST /detokenize."""
 
-    tokens: list[int]
+    tokens: Annotated[list[int], SkipValidation]
 
 
 BodyT = TypeVar("BodyT", bound=Body)
@@ -182,7 +186,8 @@ async def read_body(request: Request, kind: type[BodyT]) -> BodyT:
 def _as_parameter_error(error: ValidationError) -> InvalidParameterError:
     """The first complaint, naming the field."""
     first = error.errors(include_url=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
+    # Of a path only the field and positions in lists: the rest names pydantic's alternatives.
+    where = ".".join(str(part) for i, part in enumerate(first["loc"]) if i == 0 or isinstance(part, int))
     if first["type"] == "json_invalid":
         return InvalidParameterError(
             f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json"
@@ -196,9 +201,19 @@ def _as_parameter_error(error: ValidationError) -> InvalidParameterError:
     return InvalidParameterError(f"{where} is {shown}: {first['msg']}", param=str(first["loc"][0]))
 
 
-def _logit_bias(bias: dict[str, float] | None) -> dict[int, float]:
+def _check_list(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, list):
+        raise InvalidParameterError(f"{name} is not a list", param=name)
+
+
+def _logit_bias(bias: Any) -> dict[int, float]:
+    """JSON's keys are strings; `SamplingParams` checks the numbers."""
+    if bias is None:
+        return {}
+    if not isinstance(bias, dict):
+        raise InvalidParameterError("logit_bias must be an object: token id to bias", param="logit_bias")
     try:
-        return {int(token_id): value for token_id, value in (bias or {}).items()}
+        return {int(token_id): value for token_id, value in bias.items()}
     except ValueError as error:
         raise InvalidParameterError(
             f"logit_bias has a key that is no token id: {error}", param="logit_bias"

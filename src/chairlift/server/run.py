@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -17,8 +19,10 @@ if TYPE_CHECKING:
     from chairlift.engine.frontend import AsyncFrontend
 
 BACKLOG = 2048
-WATCH_S = 0.5
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+WATCH_S = 0.2
 DEAD_GRACE_S = 2.0  # for clients and probes to hear of it
+CUT_OFF_S = 3.0  # after this much more, connections that nobody reads are closed
 
 
 def run_server(
@@ -27,13 +31,14 @@ def run_server(
     host: str,
     port: int,
     log_level: str = "warning",
-    graceful_timeout_s: int = 5,
+    graceful_timeout_s: float = 5.0,
     on_ready: Callable[[str], None] = print,
 ) -> int:
     """Serve until SIGINT or SIGTERM; port 0 picks a free one.
 
     Args:
-        graceful_timeout_s: how long requests in flight may go on after the signal.
+        graceful_timeout_s: seconds that requests in flight may go on after the signal; then they end with
+            a 503, or an error event.
         on_ready: called with the URL once requests are answered.
 
     Returns:
@@ -64,10 +69,10 @@ async def serve(
     app: FastAPI,
     listener: socket.socket,
     log_level: str,
-    graceful_timeout_s: int,
+    graceful_timeout_s: float,
     on_ready: Callable[[str], None],
 ) -> int:
-    """Serve on a listening socket, in the running event loop."""
+    """Serve on a listening socket, in the running event loop; returns an exit code."""
     frontend: AsyncFrontend = app.state.context.frontend
     if frontend.state == "starting":
         await frontend.start()  # here rather than in the application's life: its errors are ours to show
@@ -78,20 +83,19 @@ async def serve(
         ws="none",
         server_header=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=graceful_timeout_s,
+        timeout_graceful_shutdown=round(graceful_timeout_s + CUT_OFF_S),
         backlog=BACKLOG,
     )
     server = _Server(config, lambda: on_ready(url_of(listener)))
     app.state.server = server  # should_exit = True stops it
-    watch = asyncio.ensure_future(_watch(frontend, server))
+    watch = asyncio.ensure_future(_watch(frontend, server, graceful_timeout_s))
     try:
         await server.serve([listener])
-        return 1 if server.engine_died else 0
     finally:
         watch.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watch
+        await asyncio.gather(watch, return_exceptions=True)
         await frontend.close()
+    return 1 if server.engine_died else 0
 
 
 def url_of(listener: socket.socket) -> str:
@@ -101,7 +105,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with a call once it answers."""
+    """uvicorn, with a call once it answers, and with an exit code of 0 after a signal."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -113,12 +117,29 @@ class _Server(uvicorn.Server):
         if self.started:
             self._on_ready()
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's own, but the signal is not raised again afterwards: it did what it was sent for."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-async def _watch(frontend: AsyncFrontend, server: _Server) -> None:
-    """End the server a little after the engine is dead for good, so that a supervisor can start it anew."""
-    while frontend.state != "dead":
+
+async def _watch(frontend: AsyncFrontend, server: _Server, graceful_timeout_s: float) -> None:
+    """End the server a little after the engine is dead for good, so that a supervisor can start it anew; and
+    after the signal to stop, end the requests that take too long with an answer."""
+    while not server.should_exit:
         await asyncio.sleep(WATCH_S)
-    if not server.should_exit:
-        server.engine_died = True
-        await asyncio.sleep(DEAD_GRACE_S)
-        server.should_exit = True
+        if frontend.state == "dead" and not server.should_exit:
+            server.engine_died = True
+            await asyncio.sleep(DEAD_GRACE_S)
+            server.should_exit = True
+            return
+    await asyncio.sleep(graceful_timeout_s)
+    await frontend.close()

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chairlift.errors import UnsupportedParameterError
+from chairlift.errors import InvalidParameterError, UnsupportedParameterError
+
+MAX_EXTRA_FIELDS = 200
 
 # name -> values at which the field changes nothing (null always does)
 _EVERYWHERE: dict[str, tuple[Any, ...]] = {
@@ -100,8 +102,13 @@ def check_extra_fields(extra: Mapping[str, Any], *, chat: bool) -> list[str]:
     """Names of the fields that nobody knows, of those that a request has beyond the supported ones.
 
     Raises:
+        InvalidParameterError: they are too many to be a mistake.
         UnsupportedParameterError: one is known and set to something that would change the answer.
     """
+    if len(extra) > MAX_EXTRA_FIELDS:
+        raise InvalidParameterError(
+            f"the request has {len(extra)} fields that are not known; limit {MAX_EXTRA_FIELDS}"
+        )
     known = _EVERYWHERE | (_CHAT if chat else _COMPLETIONS)
     unknown = []
     for name, value in extra.items():

@@ -39,13 +39,18 @@ async def detokenize(request: Request) -> dict[str, str]:
     body = await read_body(request, DetokenizeRequest)
     context.model_name(body.model)
     check_fields(request, context, body, chat=False)
-    size = context.tokenizer.vocab_size
-    wrong = next((i for i in body.tokens if not 0 <= i < size), None)
-    if wrong is not None:
-        raise InvalidParameterError(
-            f"tokens has id {wrong}, outside the vocabulary [0, {size})", param="tokens"
-        )
+    _check_tokens(body.tokens, context.tokenizer.vocab_size)
     return {"prompt": context.tokenizer.decode(body.tokens, skip_special_tokens=False)}
+
+
+def _check_tokens(tokens: Any, vocab_size: int) -> None:
+    if not isinstance(tokens, list):
+        raise InvalidParameterError("tokens must be a list of token ids", param="tokens")
+    for token_id in tokens:
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+            raise InvalidParameterError(
+                f"tokens has {ascii(token_id)[:100]}, which is no id in [0, {vocab_size})", param="tokens"
+            )
 
 
 async def _ids(context: ServerContext, body: TokenizeRequest) -> list[int]:
