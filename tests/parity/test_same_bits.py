@@ -89,7 +89,7 @@ def test_whatever_the_number_of_threads(case: Case, threads: int) -> None:
 
 def test_generic_kernels_equal_the_fast_ones(case: Case) -> None:
     """The readable C++ and the vectorised one are the same function, bit for bit."""
-    few = slice(0, 5)
+    few = slice(1, 3)  # scalar code: some hundred times slower
     with LLM(case.model, isa="generic", **BIG) as llm:
         assert answers(llm, case.prompts[few], case.params[few]) == case.reference[few]
 
