@@ -1,9 +1,9 @@
 // One row's tokens in the order (logit descending, id ascending), looked at only as far down as somebody asks.
 //
 // Only the head of the order (what lies within 8 of the largest logit) is gathered at first; of the rest the total
-// weight is enough, until a cut or a draw falls there and more is gathered. Gathered tokens lie in buckets of 1/8 in logit, whose counts
-// and weights are known, and only the few buckets that hold a cut or the drawn token are ever sorted. Weights are
-// integers, so none of this can change a result.
+// weight is enough, until a cut or a draw falls there and more is gathered. Gathered tokens lie in buckets of 1/8 in
+// logit, whose counts and weights are known, and only the few buckets that hold a cut or the drawn token are ever
+// sorted. Weights are integers, so none of this can change a result.
 #pragma once
 
 #include <cstddef>

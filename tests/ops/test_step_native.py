@@ -45,7 +45,7 @@ def faster_isas() -> list[str]:
     return [] if best == "generic" else [best]
 
 
-VARIANTS = [(threads, isa) for isa in ("generic", *faster_isas()) for threads in (1, 2, 3)]
+VARIANTS = [(1, "generic"), (3, "generic"), *((threads, isa) for isa in faster_isas() for threads in (1, 2))]
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_attention_matches_f64_and_has_one_set_of_bits(
     variants: list[Ops], shape: AttentionSetup, dtype: str
 ) -> None:
     """Whole prompts of many lengths side by side, over poisoned blocks: right, and the same bits everywhere."""
-    lengths = [1, 17, 257] if shape.num_q_heads == 200 else LENGTHS if shape.head_dim <= 72 else LENGTHS[:5]
+    lengths = [1, 17, 65] if shape.num_q_heads == 200 else LENGTHS if shape.head_dim <= 72 else LENGTHS[:5]
     outputs = []
     for ops in variants:
         paged = PagedAttention(ops, _with(shape, dtype=dtype), lengths, poison=True)
@@ -392,7 +392,7 @@ def test_draws_are_those_of_a_full_sort(variants: list[Ops], vocab: int) -> None
     rows = _logits(rng, vocab)
     rows[6, -1] = 0.25
     entries = []
-    for i in range(400 if vocab <= 1000 else 160):
+    for i in range(400 if vocab <= 1000 else 100):
         entry: dict[str, Any] = {
             "row": i % 16,
             "seed": int(rng.integers(2**64, dtype=np.uint64)),
