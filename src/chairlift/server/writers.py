@@ -81,7 +81,7 @@ class CompletionWriter(Writer):
     echo: bool = False
     wants_prompt_logprobs: bool = False  # vLLM's field, not echo's
     _logprobs: dict[int, CompletionLogprobs] = field(default_factory=dict)
-    _held: list[tuple[int, CompletionDelta]] = field(default_factory=list)
+    _held: dict[int, list[CompletionDelta]] = field(default_factory=dict)  # by prompt
     _begun: set[int] = field(default_factory=set)
 
     def choice(self, prompt: int, delta: CompletionDelta, stream: RequestStream) -> dict[str, Any]:
@@ -104,12 +104,11 @@ class CompletionWriter(Writer):
         self, prompt: int, delta: CompletionDelta, stream: RequestStream
     ) -> list[dict[str, Any]]:
         """The same shape as a finished choice."""
-        self._held.append((prompt, delta))
+        self._held.setdefault(prompt, []).append(delta)
         waits = self.echo and self.params.logprobs is not None and stream.prompt_logprobs is None
         if waits and delta.index != 0:
             return []  # choice 0 will bring the prompt's logprobs
-        held, self._held = self._held, []
-        choices = [self.choice(prompt, delta, stream) for prompt, delta in held]
+        choices = [self.choice(prompt, held, stream) for held in self._held.pop(prompt)]
         return [choice for choice in choices if _shows_something(choice)]
 
     def _prompt_text(self, prompt: int) -> str:
@@ -149,7 +148,7 @@ class ChatWriter(Writer):
         self, choices: Sequence[tuple[int, CompletionDelta]], streams: Sequence[RequestStream]
     ) -> dict[str, Any]:
         """The whole answer."""
-        document = Writer.document(self, choices, streams)
+        document = Writer.document(self, choices, streams)  # super() does not survive slots=True
         if self.wants_prompt_logprobs:
             document["prompt_logprobs"] = prompt_logprobs(streams[0].prompt_logprobs or [], self.tokenizer)
         return document
