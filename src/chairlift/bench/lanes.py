@@ -17,7 +17,7 @@ from chairlift.engine.types import EngineRequest, StepFrame
 from chairlift.sampling_params import SamplingParams
 
 _PROMPT, _DECODE, _WAIT, _INK, _GRID = "#e8a33d", "#3d7ea6", "#d9d4cb", "#2b2b2b", "#ececec"
-_LANE_H, _LEFT, _PLOT_W, _FILL_H = 13, 64, 960, 90
+_LANE_H, _LEFT, _PLOT_W, _FILL_H = 13, 92, 960, 90
 
 
 @dataclass(slots=True)

@@ -21,13 +21,13 @@ class WorkItem:
     max_tokens: int
 
 
-def synthetic(number: int, *, vocab_size: int, seed: int = 7, interval_s: float = 0.15) -> list[WorkItem]:
-    """`number` requests with long-tailed lengths (prompts 8 to 320 tokens, answers 8 to 120) and Poisson arrivals."""
+def synthetic(number: int, *, vocab_size: int, seed: int = 7, interval_s: float = 0.12) -> list[WorkItem]:
+    """`number` requests with long-tailed lengths (prompts 8 to 320 tokens, answers 8 to 160) and Poisson arrivals."""
     rng = random.Random(seed)
     items, now = [], 0.0
     for _ in range(number):
-        prompt = min(320, 8 + int(rng.expovariate(1 / 70)))
-        answer = min(120, 8 + int(rng.expovariate(1 / 36)))
+        prompt = min(320, 8 + int(rng.expovariate(1 / 48)))
+        answer = min(160, 8 + int(rng.expovariate(1 / 48)))
         ids = [rng.randrange(_FIRST_PLAIN_ID, vocab_size) for _ in range(prompt)]
         items.append(WorkItem(now, ids, answer))
         now += rng.expovariate(1 / interval_s)
