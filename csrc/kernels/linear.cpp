@@ -12,6 +12,7 @@ namespace chairlift {
 namespace {
 
 constexpr int64_t kMaxTileRows = 96;
+constexpr int64_t kMinTileRows = 12;  // below, dequantising costs as much as the products
 constexpr int64_t kMaxTilePanels = 8;
 // Panels x rows of a tile: its accumulators stay in the first-level cache beside a chunk of weights. A tile of a large
 // result takes more, to write more of each row at a time.
@@ -37,8 +38,9 @@ struct Tiling {
 // Few rows: more panels a tile, to have independent chains of fma and fewer claims, but tiles enough to share out.
 Tiling choose_tiling(int64_t rows, int64_t panels, int64_t panel_unit, int64_t acc_rows, int num_threads) {
   Tiling tiling;
-  tiling.row_blocks = ceil_div(rows, kMaxTileRows);
-  tiling.rows_per_tile = ceil_div(rows, tiling.row_blocks);
+  const int64_t for_sharing = std::min(ceil_div(2 * num_threads * panel_unit, panels), ceil_div(rows, kMinTileRows));
+  tiling.rows_per_tile = ceil_div(rows, std::max(ceil_div(rows, kMaxTileRows), for_sharing));
+  tiling.row_blocks = ceil_div(rows, tiling.rows_per_tile);
   const int64_t by_scratch = acc_rows / tiling.rows_per_tile;
   const int64_t by_sharing = panels * tiling.row_blocks / (8 * num_threads);
   const int64_t wanted = std::min({by_scratch, by_sharing, kMaxTilePanels});

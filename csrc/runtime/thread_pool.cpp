@@ -63,10 +63,17 @@ class FloatDefaults {
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
-  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { worker_main(); });
+  try {
+    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { worker_main(); });
+  } catch (...) {  // the system allows no more threads
+    join_workers();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { join_workers(); }
+
+void ThreadPool::join_workers() {
   {
     std::lock_guard<std::mutex> lock(sleep_mutex_);
     stop_.store(true);

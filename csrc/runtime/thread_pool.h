@@ -13,7 +13,7 @@ namespace chairlift {
 
 class ThreadPool {
  public:
-  // num_threads counts the caller: num_threads - 1 workers are started.
+  // num_threads counts the caller: num_threads - 1 workers are started. Throws std::system_error if they can't be.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -38,6 +38,7 @@ class ThreadPool {
   void close_job();
   void claim_tiles();
   void worker_main();
+  void join_workers();
   bool wait_for_job(uint64_t last_job);  // false: the pool is stopping
 
   // The job. Written only while no worker is inside it.

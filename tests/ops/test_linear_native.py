@@ -390,6 +390,34 @@ def test_mistakes_are_errors_not_crashes() -> None:
             native.Context(threads, "generic")
 
 
+def test_more_threads_than_panels() -> None:
+    """With many threads a small product is cut by rows too, and keeps its bits."""
+    rng = np.random.default_rng(17)
+    x = rng.standard_normal((200, 96)).astype(np.float32)
+    rows = random_rows(rng, TensorType.Q4_1, 40, 96)
+    one, many = native.Context(1), native.Context(9)
+    w = native.pack_linear(one, [part(TensorType.Q4_1, 96, rows)])
+    gated = native.pack_gated_linear(one, *[part(TensorType.Q4_1, 96, rows)] * 2)
+    for count in (1, 7, 24, 100, 195, 200):
+        np.testing.assert_array_equal(run_linear(many, x[:count], w), run_linear(one, x[:count], w))
+        np.testing.assert_array_equal(
+            run_gated(many, x[:count], gated, "silu"), run_gated(one, x[:count], gated, "silu")
+        )
+
+
+def test_large_results_keep_their_bits() -> None:
+    """Results that are written past the caches equal the same rows in small results."""
+    rng = np.random.default_rng(18)
+    x = rng.standard_normal((130, 32)).astype(np.float32)
+    rows = random_rows(rng, TensorType.Q8_0, 8208, 32)
+    for context in (native.Context(1), native.Context(2)):
+        w = native.pack_linear(context, [part(TensorType.Q8_0, 32, rows)])
+        large = run_linear(context, x, w)
+        assert large.nbytes > 4 << 20
+        small = np.concatenate([run_linear(context, x[r : r + 10], w) for r in range(0, 130, 10)])
+        np.testing.assert_array_equal(large, small)
+
+
 def test_contexts_live_side_by_side() -> None:
     """Two engines in one process, each with its own threads, called from two Python threads at once."""
     from concurrent.futures import ThreadPoolExecutor
