@@ -7,7 +7,7 @@ namespace chairlift {
 
 class Context;
 
-// Fused multiply-adds a second over all threads, from registers.
+// Fused multiply-adds a second over all threads, from registers: the best burst in this time.
 double probe_fma_peak(Context&, double seconds);
 
 // Bytes a second read over all threads from a buffer of this size, best of `passes`.
