@@ -89,7 +89,7 @@ class Served:
         return parse_events(response.text)
 
     def assert_idle(self) -> None:
-        """Nothing runs, nothing waits, no block is held; given two seconds to get there."""
+        """Nothing runs, nothing waits, no block is held; given some time to get there."""
         wait_until(lambda: self.frontend.num_unfinished == 0)
         engine = self.client.engine
         assert engine is not None
@@ -144,7 +144,7 @@ def serving(
             yield Served(url_of(listener), frontend, client, runner, loops[0], http)
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(60)
         listener.close()
     assert not thread.is_alive()
 
@@ -158,7 +158,7 @@ def parse_events(text: str) -> list[dict[str, Any]]:
     return [json.loads(part.removeprefix("data: ")) for part in parts[:-1]]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Poll; fails when it takes too long."""
     end = time.monotonic() + seconds
     while not condition():

@@ -193,8 +193,8 @@ def test_documents_of_errors() -> None:
 def test_large_nonsense_is_refused_quickly(server: Served, fields: dict) -> None:
     """B28: a body full of mistakes costs one complaint, not one per mistake."""
     content = json.dumps({"prompt": "Hi", **fields}).encode()
-    start = time.perf_counter()
+    start = time.process_time()
     response = server.http.post(C, content=content)
     assert response.status_code == 400
     assert len(response.content) < 1000
-    assert time.perf_counter() - start < 5  # a fraction of a second on an idle machine
+    assert time.process_time() - start < 3  # seconds of one core, client included; a fraction of one

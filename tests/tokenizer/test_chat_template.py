@@ -156,10 +156,10 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_templates_fail_quickly(name: str) -> None:
     """B73: a template that burns CPU or memory, or reaches for Python, is an error within seconds."""
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises((InvalidParameterError, ModelLoadError)):
         render(HOSTILE[name])
-    assert time.perf_counter() - start < 10  # about one second on an idle machine
+    assert time.thread_time() - start < 5  # seconds of one core; about one
 
 
 def test_no_file_appears(tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ def test_known_splits(tokenizer: HFTokenizer) -> None:
 
 
 def test_it_is_built_in_a_fraction_of_a_second(default_model: Path) -> None:
-    """49152 entries and their merges take 0.1 s on an idle machine; the bound leaves room for a busy one."""
+    """49152 entries and their merges take about 0.1 s of one core."""
     metadata = open_model_files(default_model).metadata
     assert metadata is not None
-    start = time.perf_counter()
+    start = time.thread_time()
     from_gguf_metadata(metadata)
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 0.4

@@ -145,6 +145,6 @@ def test_a_large_vocabulary_is_built_quickly() -> None:
                 merges.append(f"{left} {right}")
     metadata |= {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges}
     metadata["tokenizer.ggml.token_type"] = [3] * 17 + [1] * (len(tokens) - 17)
-    start = time.perf_counter()
+    start = time.thread_time()
     assert from_gguf_metadata(metadata).vocab_size == 49152
-    assert time.perf_counter() - start < 2.0  # 0.1 s on an idle machine
+    assert time.thread_time() - start < 0.4  # seconds of one core; about 0.1

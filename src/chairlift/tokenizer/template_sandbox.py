@@ -30,7 +30,8 @@ from jinja2.visitor import NodeTransformer
 MAX_SIZE = 4_000_000  # characters; an element of a list or dict counts ITEM_SIZE
 MAX_STEPS = 500_000
 ITEM_SIZE = 16
-SIZE_PER_STEP = 256
+SIZE_PER_STEP = 128
+STEPS_PER_CALL = 4
 MAX_WIDTH = 64  # of an indent
 MAX_INT_BITS = 256
 
@@ -127,6 +128,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """A call pays for what it reads and for what it returns."""
+        self.pay(STEPS_PER_CALL)
         if isinstance(obj, LoopContext) and args:  # a recursive loop's own loop
             args = (self._metered(args[0]), *args[1:])
         owner = getattr(obj, "__self__", None)
