@@ -11,13 +11,14 @@
 namespace chairlift {
 namespace {
 
-constexpr int64_t kMaxTileRows = 96;
+constexpr int64_t kMaxTileRows = 128;
 constexpr int64_t kMinTileRows = 12;  // below, dequantising costs as much as the products
 constexpr int64_t kMaxTilePanels = 8;
 // Panels x rows of a tile: its accumulators stay in the first-level cache beside a chunk of weights. A tile of a large
 // result takes more, to write more of each row at a time.
 constexpr int64_t kAccRows = 192;
 constexpr int64_t kMaxAccRows = 512;
+static_assert(2 * kMaxTileRows <= kMaxAccRows, "gate and up of the tallest tile fit");
 // Results from this size on (logits of many rows) go past the caches: nobody reads them before they would be evicted,
 // and their rows, a large power of two apart, evict each other.
 constexpr int64_t kLargeResultBytes = int64_t{4} << 20;
@@ -56,13 +57,13 @@ struct Tile {
 
 Tile tile_at(const Tiling& tiling, int64_t index, int64_t rows, int64_t panels, int num_threads) {
   Tile tile;
-  // Row blocks of one panel block are adjacent: they read the same weights.
-  tile.first_row = index % tiling.row_blocks * tiling.rows_per_tile;
+  // A block of rows stays in the second-level cache while the weights stream by.
+  tile.first_row = index / tiling.panel_blocks * tiling.rows_per_tile;
   tile.num_rows = std::min(tiling.rows_per_tile, rows - tile.first_row);
-  tile.first_panel = index / tiling.row_blocks * tiling.panels_per_tile;
+  tile.first_panel = index % tiling.panel_blocks * tiling.panels_per_tile;
   tile.num_panels = std::min(tiling.panels_per_tile, panels - tile.first_panel);
-  const int64_t next = (index + num_threads) / tiling.row_blocks * tiling.panels_per_tile;
-  tile.next_panel = next < panels ? next : 0;
+  const int64_t next = (index + num_threads) % tiling.panel_blocks * tiling.panels_per_tile;
+  tile.next_panel = next;
   return tile;
 }
 
