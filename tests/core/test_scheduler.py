@@ -6,6 +6,7 @@ import pytest
 
 from chairlift.config import SchedulerConfig
 from chairlift.core.messages import ModelRunnerOutput
+from chairlift.core.policy import FcfsPolicy
 from chairlift.core.request import Request
 from chairlift.core.scheduler import Scheduler, prefill_floor
 from chairlift.errors import (
@@ -21,15 +22,17 @@ from core.fake_runner import EOS, FakeRunner, Lift, alone
 BLOCK = 16
 
 
-def make_lift(*, budget=256, seqs=64, blocks=10_000, ctx=8192, drafts=0, cache=True, max_waiting=1024):
+def make_lift(
+    *, budget=256, seqs=64, blocks=10_000, ctx=8192, drafts=0, cache=True, max_waiting=1024, block=BLOCK
+):
     scheduler = Scheduler(
         SchedulerConfig(max_num_seqs=seqs, max_num_batched_tokens=budget, max_num_waiting=max_waiting),
         num_blocks=blocks,
-        block_size=BLOCK,
+        block_size=block,
         max_model_len=ctx,
         enable_prefix_caching=cache,
     )
-    return Lift(scheduler, FakeRunner(BLOCK, drafts))
+    return Lift(scheduler, FakeRunner(block, drafts))
 
 
 def ids(n, start=0):
@@ -346,26 +349,29 @@ def test_b05_drafts_do_not_survive_preemption(budget):
 
 
 def test_a_prefill_preempts_another_that_waits_for_its_share():
-    """An older prefill takes the blocks of a newer one that is in line behind it: the newer one gets nothing."""
-    lift = make_lift(blocks=24, budget=6, cache=False)
-    requests = [lift.add(make_request(f"stream{i}", ids(1, i), max_tokens=100)) for i in range(2)]
-    for _ in range(17):
-        lift.step()
-    requests += [
-        lift.add(make_request("old", ids(168, 4), max_tokens=10)),
-        lift.add(make_request("new", ids(63, 5), max_tokens=10)),
-    ]
+    """A prefill takes the blocks of a newer one that is in line behind it: that one gets none of what is left."""
+    lift = make_lift(blocks=374, budget=12, cache=False, block=1)
+    requests = [lift.add(make_request(f"s{i}", ids(1 + i, i), max_tokens=60)) for i in range(5)]
+    lift.step()
+    lift.step()
+    for i, num_prompt in enumerate([199, 52, 57]):
+        requests.append(lift.add(make_request(f"r{i}", ids(num_prompt, i), max_tokens=10)))
     preempted_in_line = []
-    preempt = lift.scheduler._preempt
+    preempt, commit = lift.scheduler._preempt, lift.scheduler._commit
 
-    def spy(plan, victim, reason):
+    def spy_preempt(plan, victim, reason):
         if victim in plan.shortest_first:
-            preempted_in_line.append((victim.request_id, reason))
+            preempted_in_line.append(victim.request_id)
         preempt(plan, victim, reason)
 
-    lift.scheduler._preempt = spy
+    def spy_commit(plan):
+        if preempted_in_line == ["r2"]:
+            preempted_in_line.append(plan.left > 0)
+        return commit(plan)
+
+    lift.scheduler._preempt, lift.scheduler._commit = spy_preempt, spy_commit
     lift.run()
-    assert preempted_in_line == [("new", "KV blocks ran out for old")]
+    assert preempted_in_line == ["r2", True]
     assert lift.outputs == {r.request_id: expected(r)[0] for r in requests}
 
 
@@ -418,7 +424,7 @@ def test_a_victim_that_got_its_share_already_gives_it_back():
 def test_nobody_boards_while_blocks_are_short(steps_between):
     """A newcomer leaves every running request a block to grow, so it is not thrown out a step later."""
     lift = make_lift(blocks=6)
-    lift.add(make_request("a", ids(48), max_tokens=30))
+    lift.add(make_request("a", ids(40), max_tokens=30))
     for _ in range(steps_between):
         lift.step()
     lift.add(make_request("b", ids(33, 1), max_tokens=10))
@@ -426,6 +432,25 @@ def test_nobody_boards_while_blocks_are_short(steps_between):
     assert (lift.scheduler.num_running, lift.scheduler.num_waiting) == (1, 1)
     lift.run()
     assert lift.scheduler.stats().num_preemptions == 0
+
+
+def test_nobody_boards_in_a_step_that_ran_out_of_blocks():
+    """Also under a policy that would send somebody small into the room that a victim left."""
+
+    class SmallestFirst(FcfsPolicy):
+        def order(self, waiting, now):
+            return sorted(waiting, key=lambda request: request.num_tokens)
+
+    lift = make_lift(blocks=24, seqs=6)
+    lift.scheduler._policy = SmallestFirst()
+    requests = [
+        lift.add(make_request(f"r{i}", ids(5 + 9 * (i % 7), i), max_tokens=60 + 10 * (i % 5)))
+        for i in range(30)
+    ]
+    lift.run()
+    assert any(step.preempted for step in lift.steps)
+    assert not any(step.preempted and step.new_requests for step in lift.steps)
+    assert lift.outputs == {r.request_id: expected(r)[0] for r in requests}
 
 
 # -- B10, B11: prefix cache --------------------------------------------------------------------------------------

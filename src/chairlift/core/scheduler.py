@@ -163,7 +163,6 @@ class Scheduler:
         plan.held = 0
         if prefills:
             plan.oldest_prefill = prefills[0]
-            plan.longest_prefill = _uncomputed(plan.shortest_first[-1])
             plan.held = min(self._floor, _uncomputed(prefills[0]), plan.left)
 
     def _serve_prefills(self, plan: StepPlan, up_to: int | None) -> None:
@@ -231,8 +230,7 @@ class Scheduler:
 
     def _board(self, plan: StepPlan, request: Request) -> bool:
         """Let one request in, if there are a seat, tokens and blocks for it."""
-        num_others = len(self._running) + len(plan.boarded)
-        if num_others >= self._max_running:
+        if len(self._running) + len(plan.boarded) >= self._max_running:
             return False
         if not self._policy.may_admit(request, [*self._running.values(), *plan.boarded], plan.now):
             return False
@@ -241,22 +239,15 @@ class Scheduler:
         cached = self.blocks.find_cached_prefix(request)
         num_uncomputed = request.num_tokens - len(cached) * self.blocks.block_size
         num_blocks = self.blocks.num_blocks_taken(request, cached)
-        num_tokens = self._first_share(plan, num_others, num_uncomputed)
+        num_tokens = self._first_share(plan, num_uncomputed)
         if plan.preempted or num_tokens < 1 or num_blocks > plan.spare_blocks:
             return False
         plan.spare_blocks -= num_blocks + 1
-        plan.longest_prefill = max(plan.longest_prefill, num_uncomputed)
         self._seat(plan, request, cached, num_tokens)
         return True
 
-    def _first_share(self, plan: StepPlan, num_others: int, num_uncomputed: int) -> int:
-        """Tokens for a newcomer in its first step; 0 when it has to wait.
-
-        It has to when the running requests, once all of them decode, would leave one that is prefilling less
-        than its floor.
-        """
-        if num_others + min(self._floor, plan.longest_prefill) > self._budget:
-            return 0
+    def _first_share(self, plan: StepPlan, num_uncomputed: int) -> int:
+        """Tokens for a newcomer in its first step; less than 1 when it has to wait."""
         overtakes = plan.shortest_first and _uncomputed(plan.shortest_first[0]) < num_uncomputed
         return min(num_uncomputed, plan.unpromised, self._floor if overtakes else self._budget)
 

@@ -16,7 +16,6 @@ class StepPlan:
         "budget",
         "held",
         "left",
-        "longest_prefill",
         "now",
         "oldest_prefill",
         "preempted",
@@ -34,7 +33,6 @@ class StepPlan:
         self.boarded: dict[Request, list[int]] = {}  # newcomers of this step and their block tables
         self.preempted: list[Preemption] = []
         self.oldest_prefill: Request | None = None
-        self.longest_prefill = 0  # tokens left of the running or boarded request with the most
         self.shortest_first: deque[Request] = deque()  # running prefills that got nothing yet
         self.spare_blocks = 0  # available to newcomers: what running requests will need soon is taken off
 
