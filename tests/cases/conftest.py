@@ -17,8 +17,9 @@ Serve: TypeAlias = Callable[..., Service]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Cases that serve need the default model, and a system where processes can be looked at."""
+    here = Path(__file__).parent
     for item in items:
-        if "serve" in getattr(item, "fixturenames", ()):
+        if here in item.path.parents and "default_model" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.model)
             if not sys.platform.startswith("linux"):
                 item.add_marker(pytest.mark.skip(reason="looks at processes in /proc"))

@@ -37,7 +37,6 @@ def tokenizer(default_model: Path) -> Tokenizer:
     return open_front(EngineConfig(model=ModelConfig(model=str(default_model)))).tokenizer
 
 
-@pytest.mark.model
 @pytest.mark.parametrize("literal", ["\U0001f600" * 4, "ď" * 4, "世" * 4, FAMILY + " ok " + FAMILY])
 def test_b18_a_character_of_several_tokens_arrives_whole(tokenizer: Tokenizer, literal: str) -> None:
     """B18: with the real tokenizer, and a runner that is made to write it, no delta has half a character."""
