@@ -23,11 +23,12 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 def test_serve_takes_the_flags_that_users_know() -> None:
     """The flags of vLLM that we share have its names."""
-    args = build_parser("serve").parse_args(
-        "serve m.gguf --host 0.0.0.0 --port 1 --api-key k --max-model-len 10 --max-num-seqs 2 "
-        "--max-num-batched-tokens 64 --kv-cache-memory 2GiB --kv-cache-dtype f32 --block-size 32 --threads 1 "
-        "--served-model-name x --chat-template t.jinja --tokenizer tok.json --seed 5".split()
+    flags = (
+        "--host 0.0.0.0 --port 1 --api-key k --max-model-len 10 --max-num-seqs 2 --max-num-batched-tokens 64 "
+        "--kv-cache-memory 2GiB --kv-cache-dtype f32 --block-size 32 --threads 1 --served-model-name x "
+        "--chat-template t.jinja --tokenizer tok.json --seed 5"
     )
+    args = build_parser("serve").parse_args(["serve", "m.gguf", *flags.split()])
     assert (args.model, args.kv_cache_memory, args.api_key) == ("m.gguf", 2 * 2**30, ["k"])
 
 
