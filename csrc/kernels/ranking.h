@@ -6,6 +6,7 @@
 // sorted. Weights are integers, so none of this can change a result.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -41,7 +42,7 @@ class Ranking {
  private:
   static constexpr int kBuckets = 256;
 
-  int bucket_of(float logit) const { return static_cast<int>((max_ - logit) * 8.0f); }
+  int bucket_of(float logit) const { return std::min(static_cast<int>((max_ - logit) * 8.0f), kBuckets - 1); }
   uint64_t weight_of(int32_t id) const { return static_cast<uint64_t>(static_cast<int64_t>(weights_[id])); }
   uint64_t weight_at(int64_t i) const { return weight_of(ranking_id(sorted_[static_cast<size_t>(i)])); }
 

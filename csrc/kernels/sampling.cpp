@@ -33,9 +33,9 @@ class Sampler {
   int32_t choose() {
     const float* adjusted = has_adjustments() ? adjust() : raw_;
     if (view_->temperature[entry_] <= 0) return highest(adjusted);
-    float* scaled = logits_.floats(static_cast<size_t>(vocab_));
+    float* scaled = scaled_.floats(static_cast<size_t>(vocab_));
     const float max = kernels_->divide(adjusted, vocab_, view_->temperature[entry_], scaled);
-    if (!std::isfinite(max)) return highest(scaled);
+    if (!std::isfinite(max)) return highest(adjusted);  // every token banned, or a quotient too large for f32
     return draw(scaled, max);
   }
 
@@ -62,9 +62,9 @@ class Sampler {
            view_->history_start[entry_ + 1] > view_->history_start[entry_];
   }
 
-  // A copy of the row after bias, bans and penalties.
-  float* adjust() {
-    float* logits = logits_.floats(static_cast<size_t>(vocab_));
+  // The row after bias, bans and penalties; a copy.
+  const float* adjust() {
+    float* logits = adjusted_.floats(static_cast<size_t>(vocab_));
     std::memcpy(logits, raw_, static_cast<size_t>(vocab_) * sizeof(float));
     for (int32_t i = view_->bias_start[entry_]; i < view_->bias_start[entry_ + 1]; ++i) {
       logits[view_->bias_ids[i]] += view_->bias_values[i];
@@ -146,7 +146,7 @@ class Sampler {
   const float* raw_ = nullptr;  // [vocab]
   int64_t vocab_ = 0;
   int64_t entry_ = 0;
-  Scratch logits_, weights_;       // [vocab] after adjustments and temperature; their weights
+  Scratch adjusted_, scaled_, weights_;  // [vocab] each
   std::vector<int32_t> candidates_;
   std::vector<int32_t> counts_;    // [vocab] occurrences in the output; kUnseen between entries
   std::vector<int32_t> distinct_;  // ids with a count

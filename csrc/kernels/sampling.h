@@ -8,6 +8,7 @@
 //     whose f32 weight is below min_p. At least one token is always kept.
 //   * The draw takes the first token whose cumulative weight exceeds floor(random * sum / 2^64), see philox.h.
 //   * Temperature 0 takes the highest logit, ties to the lowest id, NaN never; when every token is banned, id 0.
+//     So does a temperature so small that dividing by it overflows.
 // Logprobs are the log-softmax of the raw logits, summed in f64 over 16 lanes.
 #pragma once
 

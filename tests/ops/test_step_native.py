@@ -525,6 +525,17 @@ def test_strange_logits_give_a_valid_token(variants: list[Ops]) -> None:
             assert drawn[2:6].tolist() == [0, 7, 5, 0]
 
 
+def test_tiny_temperatures_come_to_the_greedy_token(variants: list[Ops]) -> None:
+    """However small a temperature, down to quotients that overflow, the token is the greedy one."""
+    rows = random_rows(14, 16, 500, 20.0)
+    temperatures = [10.0**-i for i in range(2, 38)]
+    for ops in variants:
+        for temperature in temperatures:
+            entries = [{"row": i, "temperature": temperature, "seed": 3} for i in range(16)]
+            drawn = sampled(ops, rows, entries)["token_ids"]
+            np.testing.assert_array_equal(drawn, rows.argmax(axis=1), err_msg=f"{temperature}")
+
+
 @pytest.mark.parametrize(
     "entry",
     [
