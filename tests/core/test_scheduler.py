@@ -475,6 +475,23 @@ def test_b10_a_cached_prompt_gives_the_same_tokens(num_prompt):
     assert stats.prefix_hit_tokens == sum(cached)
 
 
+def test_what_a_running_request_evicts_is_not_given_to_a_newcomer():
+    """A newcomer's cached blocks are looked up after others were served, who may have evicted some of them."""
+    lift = make_lift(blocks=11, budget=64)
+    for name, num_prompt, start in (("oldest", 33, 0), ("other", 81, 1)):
+        lift.add(make_request(name, ids(num_prompt, start), max_tokens=1))
+        lift.run()
+    assert (lift.scheduler.stats().num_cached_blocks, lift.scheduler.stats().num_free_blocks) == (7, 4)
+    lift.add(make_request("running", ids(72, 2)))
+    lift.step()  # takes the free blocks; the next one is evicted from what "oldest" left
+    again = lift.add(make_request("again", ids(33)))
+    lift.step()
+    assert lift.scheduler.stats().num_evictions > 0
+    assert again.num_cached_tokens == BLOCK
+    lift.run()
+    assert lift.outputs["again"] == expected(again)[0]
+
+
 def test_generated_tokens_are_found_by_the_next_turn():
     """A prompt that holds an earlier prompt and its answer starts after both."""
     lift = make_lift()
