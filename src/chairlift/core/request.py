@@ -123,17 +123,17 @@ class Request:
             return True
         return False
 
-    def propose(self, draft_token_ids: Sequence[int]) -> None:
-        """Keep drafts for the next step; no more than could all be accepted with a token after them."""
+    def acceptable(self, draft_token_ids: Sequence[int]) -> tuple[int, ...]:
+        """The drafts that could all be accepted, and a token after them, within the length limit."""
         room = self.max_total_tokens - len(self.token_ids) - 1
-        self.draft_token_ids = tuple(draft_token_ids[: max(0, room)])
+        return tuple(draft_token_ids[: max(0, room)])
 
     def collect_prompt_logprobs(self, start: int, entries: Sequence[TokenLogprobs]) -> None:
         """Add the entries of a chunk that began at position `start`; a recomputed chunk adds nothing twice.
 
         The entry of position i tells the logprob of token i + 1, so a prompt has one entry less than tokens.
         """
-        if self.prompt_logprobs is not None:
+        if self.prompt_logprobs is not None:  # None: not asked, or handed out before a preemption
             self.prompt_logprobs.extend(entries[len(self.prompt_logprobs) - start :])
 
     def take_prompt_logprobs(self) -> list[TokenLogprobs] | None:

@@ -40,13 +40,13 @@ def outcome_of(request: Request, new_token_ids: list[int], result: ModelRunnerOu
     if not new_token_ids and request.finish_reason is None:
         return None
     logprobs = result.logprobs.get(request.request_id)
-    return RequestResult(
-        request_id=request.request_id,
-        new_token_ids=new_token_ids,
-        finish_reason=request.finish_reason,
-        stop_reason=request.stop_reason,
-        logprobs=None if logprobs is None else logprobs[: len(new_token_ids)],
-        prompt_logprobs=request.take_prompt_logprobs(),
-        num_cached_tokens=request.num_cached_tokens,
-        num_preemptions=request.num_preemptions,
+    return RequestResult(  # by position: there is one for each token of each stream
+        request.request_id,
+        new_token_ids,
+        request.finish_reason,
+        request.stop_reason,
+        None if logprobs is None else logprobs[: len(new_token_ids)],
+        request.take_prompt_logprobs(),
+        request.num_cached_tokens,
+        request.num_preemptions,
     )

@@ -296,13 +296,15 @@ class Scheduler:
         self, request: Request, share: ScheduledRequest, result: ModelRunnerOutput
     ) -> RequestResult | None:
         request_id = request.request_id
-        request.collect_prompt_logprobs(share.num_computed_tokens, result.prompt_logprobs.get(request_id, ()))
-        num_known = share.num_scheduled_tokens - len(share.draft_token_ids)
-        request.num_computed_tokens += num_known
+        if request.prompt_logprobs is not None:
+            entries = result.prompt_logprobs.get(request_id, ())
+            request.collect_prompt_logprobs(share.num_computed_tokens, entries)
+        request.num_computed_tokens += share.num_scheduled_tokens - len(share.draft_token_ids)
         new_token_ids: list[int] = []
         if request.num_uncomputed_tokens == 0:
             new_token_ids = append_sampled(request, share, result)
-            request.propose(result.draft_token_ids.get(request_id, ()))
+            drafts = result.draft_token_ids.get(request_id)
+            request.draft_token_ids = request.acceptable(drafts) if drafts else ()
         self.blocks.register_filled(request, share.num_computed_tokens)
         outcome = outcome_of(request, new_token_ids, result)
         if request.finish_reason is not None:
