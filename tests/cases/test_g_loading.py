@@ -1,4 +1,4 @@
-"""Section G of the bug cases: model loading, as the command line shows it (B51 and the parser are tests/model)."""
+"""Section G of the bug cases: model loading, as the command line shows it (parser and logits: tests/model)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from cases.service import Service, bits
+from model.tiny_models import TinyModel
+from tiny import VOCAB_SIZE, write_tiny_model
 
 MIB = 2**20
 
@@ -138,3 +144,24 @@ def assert_refused(model: Path, named: str, *flags: str) -> None:
     assert len(done.stderr) < 2000
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_b51_gguf_and_folder_are_one_model(tmp_path: Path) -> None:
+    """B51: a server of a GGUF file (rotated q and k rows, tied) and one of the folder with its weights agree."""
+    gguf = write_tiny_model(tmp_path / "tiny.gguf", type_name="F32")
+    tiny = TinyModel(vocab_size=VOCAB_SIZE, head_dim=16, type_name="F32")
+    untied = TinyModel(vocab_size=VOCAB_SIZE, head_dim=16, type_name="F32", tied=False)
+    folder = tiny.write_folder(tmp_path / "folder")
+    other = untied.write_folder(tmp_path / "untied")
+
+    def answers(model: Path) -> list[Any]:
+        flags = ("--tokenizer", str(gguf), "--num-kv-blocks", "64")
+        with closing(Service(model, flags, tmp_path / f"of-{model.name}")) as service:
+            prompts = ([5], [77, 300], list(range(3, 60)))
+            fields = {"max_tokens": 20, "temperature": 0, "logprobs": 3, "ignore_eos": True}
+            return [bits(service.complete(prompt, **fields)["choices"][0]) for prompt in prompts]
+
+    expected = answers(gguf)
+    assert len(set(expected)) == 3
+    assert answers(folder) == expected
+    assert answers(other) != expected  # where a head is there, it is used
