@@ -22,7 +22,7 @@ const KernelTable& generic_table() {
   return table;
 }
 
-#ifdef CHAIRLIFT_HAVE_AVX2
+#ifdef CHAIRLIFT_HAVE_X86
 KernelTable build_avx2_table() {
   KernelTable table = generic_table();
   table.isa = "avx2";
@@ -31,24 +31,45 @@ KernelTable build_avx2_table() {
   return table;
 }
 
+// What AVX-512 does no faster is inherited.
+KernelTable build_avx512_table() {
+  KernelTable table = build_avx2_table();
+  table.isa = "avx512";
+  register_avx512_linear(table);
+  return table;
+}
+
 const KernelTable* avx2_table() {
   if (!cpu_has_avx2()) return nullptr;
   static const KernelTable table = build_avx2_table();
   return &table;
 }
+
+const KernelTable* avx512_table() {
+  if (!cpu_has_avx512()) return nullptr;
+  static const KernelTable table = build_avx512_table();
+  return &table;
+}
 #else
 const KernelTable* avx2_table() { return nullptr; }
+const KernelTable* avx512_table() { return nullptr; }
 #endif
 
-const KernelTable* choose_table(const std::string& isa) {
-  if (isa == "generic") return &generic_table();
-  if (isa != "auto" && isa != "avx2") {
-    throw std::invalid_argument("isa is \"" + isa + "\"; it must be \"auto\", \"generic\" or \"avx2\"");
+const KernelTable& required(const KernelTable* table, const char* isa, const char* features) {
+  if (table != nullptr) return *table;
+  throw std::invalid_argument("isa is \"" + std::string(isa) + "\" but this processor or system lacks " + features);
+}
+
+const KernelTable& choose_table(const std::string& isa) {
+  if (isa == "generic") return generic_table();
+  if (isa == "avx2") return required(avx2_table(), "avx2", "AVX2, FMA or F16C");
+  if (isa == "avx512") return required(avx512_table(), "avx512", "AVX-512 F, BW, VL or DQ");
+  if (isa != "auto") {
+    throw std::invalid_argument("isa is \"" + isa + "\"; it must be \"auto\", \"generic\", \"avx2\" or \"avx512\"");
   }
-  const KernelTable* avx2 = avx2_table();
-  if (avx2 != nullptr) return avx2;
-  if (isa == "avx2") throw std::invalid_argument("isa is \"avx2\" but this processor lacks AVX2, FMA or F16C");
-  return &generic_table();
+  if (const KernelTable* table = avx512_table()) return *table;
+  if (const KernelTable* table = avx2_table()) return *table;
+  return generic_table();
 }
 
 int checked_threads(int num_threads) {
@@ -62,6 +83,6 @@ int checked_threads(int num_threads) {
 }  // namespace
 
 Context::Context(int num_threads, const std::string& isa)
-    : kernels_(choose_table(isa)), pool_(checked_threads(num_threads)) {}
+    : kernels_(&choose_table(isa)), pool_(checked_threads(num_threads)) {}
 
 }  // namespace chairlift

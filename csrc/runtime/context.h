@@ -10,8 +10,8 @@ namespace chairlift {
 
 class Context {
  public:
-  // isa: "auto" (the best this processor has), "generic" or "avx2". Throws std::invalid_argument for an unknown or
-  // unavailable one and for num_threads < 1.
+  // isa: "auto" (the best this processor has), "generic", "avx2" or "avx512". Throws std::invalid_argument for an
+  // unknown or unavailable one and for num_threads < 1.
   Context(int num_threads, const std::string& isa);
 
   ThreadPool& pool() { return pool_; }

@@ -14,7 +14,7 @@ from chairlift.errors import ConfigError
 KV_CACHE_DTYPES = ("f16", "f32")
 BACKENDS = ("auto", "cpu", "reference")
 POLICIES = ("fcfs",)
-ISAS = ("auto", "generic", "avx2")
+ISAS = ("auto", "generic", "avx2", "avx512")
 KV_TILE = 16  # kernels walk the cache in tiles of 16 tokens, so a block is a multiple of it
 
 

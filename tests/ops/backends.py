@@ -10,6 +10,12 @@ from chairlift.ops.interface import Ops
 from chairlift.ops.reference import ReferenceOps
 
 MakeOps = Callable[[int, int], Ops]  # (max_num_tokens, max_num_logits)
+FASTER_ISAS = ("avx2", "avx512")  # instruction sets with kernels of their own, beside "generic"
+
+
+def available_isas() -> list[str]:
+    """Those of FASTER_ISAS that this processor has; none without the native module."""
+    return [isa for isa in FASTER_ISAS if _runs(isa)]
 
 
 def available_backends() -> dict[str, MakeOps]:
@@ -18,11 +24,17 @@ def available_backends() -> dict[str, MakeOps]:
     if importlib.util.find_spec("chairlift.ops._native") is None:
         return found
     found["cpu generic"] = partial(_cpu, "generic", 1)
+    return found | {f"cpu {isa}": partial(_cpu, isa, 2) for isa in available_isas()}
+
+
+def _runs(isa: str) -> bool:
+    if importlib.util.find_spec("chairlift.ops._native") is None:
+        return False
     try:
-        _cpu("avx2", 1, 1, 1).close()
+        _cpu(isa, 1, 1, 1).close()
     except ValueError:  # not on this processor
-        return found
-    return {**found, "cpu avx2": partial(_cpu, "avx2", 2)}
+        return False
+    return True
 
 
 def _cpu(isa: str, threads: int, max_num_tokens: int, max_num_logits: int) -> Ops:

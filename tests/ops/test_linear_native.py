@@ -10,6 +10,7 @@ import pytest
 
 from chairlift.ops.dequantize import dequantize_rows, row_bytes
 from chairlift.ops.interface import TensorType
+from ops.backends import available_isas
 
 native: Any = pytest.importorskip(
     "chairlift.ops._native", reason="the native module is not built (make native)"
@@ -20,16 +21,10 @@ Bytes = npt.NDArray[np.uint8]
 
 TYPES = list(TensorType)
 FLOAT_TYPES = [TensorType.F32, TensorType.F16, TensorType.BF16]
-ROW_COUNTS = [*range(1, 20), 31, 32, 33, 64, 70, 96, 97, 200]
+ROW_COUNTS = [*range(1, 20), 23, 24, 25, 28, 29, 31, 32, 33, 64, 70, 96, 97, 200]
 
 
-def faster_isas() -> list[str]:
-    """The instruction sets of this machine that have kernels of their own."""
-    best = native.Context(1).isa
-    return [] if best == "generic" else [best]
-
-
-ISAS = ["generic", *faster_isas()]
+ISAS = ["generic", *available_isas()]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +120,9 @@ def test_one_fma_chain_per_output(kind: TensorType, contexts: list[Any]) -> None
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
-@pytest.mark.parametrize(("out", "width"), [(1, 32), (17, 96), (64, 576), (100, 608), (128, 1536), (336, 64)])
+@pytest.mark.parametrize(
+    ("out", "width"), [(1, 32), (17, 96), (64, 576), (100, 608), (128, 1536), (48, 1024), (336, 64)]
+)
 def test_same_bits_and_right(kind: TensorType, out: int, width: int, contexts: list[Any]) -> None:
     """Row count, row position, threads and instruction set don't change a bit, and the value is right."""
     rng = np.random.default_rng(out * width)
@@ -141,6 +138,23 @@ def test_same_bits_and_right(kind: TensorType, out: int, width: int, contexts: l
         for first in (1, 5, 50):
             shifted = np.ascontiguousarray(x[first:])
             np.testing.assert_array_equal(run_linear(context, shifted, w), expected[first:])
+
+
+@pytest.mark.parametrize(
+    "kind", [TensorType.Q4_0, TensorType.Q4_1, TensorType.Q8_0], ids=lambda kind: kind.name
+)
+def test_scales_of_every_class_of_number(kind: TensorType, contexts: list[Any]) -> None:
+    """Zero, subnormal, infinite and NaN scales, of either sign, give the bits of the definition everywhere."""
+    rng = np.random.default_rng(3)
+    rows = random_rows(rng, kind, 32, 64)
+    scales = np.array([0.0, -0.0, 2.0**-24, -(2.0**-24), 65504, np.inf, -np.inf, np.nan], np.float16)
+    rows.reshape(32, 2, kind.block_bytes)[:, :, :2] = np.tile(scales, 8).reshape(32, 2, 1).view(np.uint8)
+    x = rng.standard_normal((33, 64)).astype(np.float32)
+    w = native.pack_linear(contexts[0], [part(kind, 64, rows)])
+    expected = run_linear(contexts[0], x, w)
+    for context in contexts[1:]:
+        for count in (1, 4, 11, 33):
+            np.testing.assert_array_equal(run_linear(context, x[:count], w), expected[:count])
 
 
 @pytest.mark.parametrize("kind", FLOAT_TYPES, ids=lambda kind: kind.name)

@@ -10,7 +10,7 @@ import pytest
 
 from chairlift.ops.interface import Axis, Ops, TensorType
 from chairlift.ops.reference import ReferenceOps
-from ops.backends import BACKENDS
+from ops.backends import BACKENDS, FASTER_ISAS
 from ops.op_table import (
     CASES,
     MAX_LOGITS,
@@ -56,14 +56,16 @@ def test_agrees_with_the_reference(ops: Ops, case: OpCase) -> None:
             np.testing.assert_allclose(got[name], values, rtol=case.rtol, atol=case.atol, err_msg=name)
 
 
-@pytest.mark.skipif("cpu avx2" not in BACKENDS, reason="needs the native module and a processor with AVX2")
+@pytest.mark.parametrize("isa", FASTER_ISAS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_generic_and_avx2_kernels_give_the_same_bits(case: OpCase) -> None:
+def test_every_instruction_set_gives_the_bits_of_the_generic_kernels(case: OpCase, isa: str) -> None:
     """Every number of every case is equal on both instruction sets, with one thread and with two."""
-    generic, avx2 = (BACKENDS[name](MAX_TOKENS, MAX_LOGITS) for name in ("cpu generic", "cpu avx2"))
-    got, expected = case.run(avx2), case.run(generic)
+    if f"cpu {isa}" not in BACKENDS:
+        pytest.skip(f"needs the native module and a processor with {isa}")
+    generic, faster = (BACKENDS[name](MAX_TOKENS, MAX_LOGITS) for name in ("cpu generic", f"cpu {isa}"))
+    got, expected = case.run(faster), case.run(generic)
     generic.close()
-    avx2.close()
+    faster.close()
     for name, values in expected.items():
         np.testing.assert_array_equal(got[name], values, err_msg=name)
 

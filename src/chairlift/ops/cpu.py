@@ -47,7 +47,7 @@ class _GatedWeight(NamedTuple):
 class CpuOps:
     """`Ops` on native kernels, for steps of at most `max_num_tokens` rows and `max_num_logits` rows of logits.
 
-    `num_threads` counts the calling thread; `isa` is "auto", "generic" or "avx2".
+    `num_threads` counts the calling thread; `isa` is "auto", "generic", "avx2" or "avx512".
 
     Raises:
         ValueError: a number is below 1, or this processor lacks the instruction set.
