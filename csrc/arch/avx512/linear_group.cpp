@@ -101,10 +101,16 @@ struct Group {
     }
   }
 
+  // Written out because GCC would hold the dwords of all rows in registers from field to field, and sums in memory.
   template <bool last>
   static CHAIRLIFT_INLINE __m512 weight(const uint8_t* dwords, __m512i mask, const Affine& affine) {
-    const __m512i packed = _mm512_loadu_si512(dwords);
-    const __m512i field = last ? _mm512_srli_epi32(packed, 32 - Bits) : _mm512_and_si512(packed, mask);
+    const auto& packed = *reinterpret_cast<const __m512i*>(dwords);
+    __m512i field;
+    if (last) {
+      asm("vpsrld %2, %1, %0" : "=v"(field) : "m"(packed), "i"(32 - Bits));
+    } else {
+      asm("vpandd %2, %1, %0" : "=v"(field) : "v"(mask), "m"(packed));
+    }
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(field), affine.scale, affine.offset);
   }
 };
