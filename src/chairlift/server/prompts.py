@@ -9,7 +9,7 @@ from typing import Any
 
 from chairlift.errors import InvalidParameterError, UnsupportedParameterError
 from chairlift.server.context import ServerContext
-from chairlift.server.messages import final_content, plain_messages
+from chairlift.tokenizer.messages import normalize_messages
 
 THREAD_CHARS = 4096  # longer texts are tokenized beside the event loop, so that streams flow on
 
@@ -63,7 +63,7 @@ async def read_chat(
             "this model has no chat template; use /v1/completions or start with --chat-template",
             param="messages",
         )
-    chat = plain_messages(messages)
+    chat = normalize_messages(messages)
     opens = add_generation_prompt if add_generation_prompt is not None else not continue_final_message
     if continue_final_message and opens:
         raise InvalidParameterError(
@@ -74,7 +74,7 @@ async def read_chat(
     def render_and_encode() -> Prompt:
         text = template.render(chat, add_generation_prompt=opens)
         if continue_final_message:
-            text = _cut_after(text, final_content(chat))
+            text = _cut_after(text, chat[-1]["content"])
         ids = context.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
         return Prompt(ids, text)
 

@@ -128,7 +128,7 @@ class CompletionRequest(SamplingBody):
 class ChatRequest(SamplingBody):
     """POST /v1/chat/completions."""
 
-    messages: Any = None  # see messages.py
+    messages: Any = None  # see tokenizer/messages.py
     max_tokens: int | None = None
     max_completion_tokens: int | None = None  # wins over max_tokens, its older name
     logprobs: bool | None = None
