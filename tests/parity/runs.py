@@ -22,15 +22,17 @@ SAMPLING: tuple[dict[str, Any], ...] = (
 )
 
 
-def make_prompts(number: int, longest: int, vocab_size: int, seed: int = 3) -> list[list[int]]:
-    """`number` prompts of 1 to `longest` random plain tokens; every third shares its first 40 tokens."""
+def make_prompts(
+    number: int, longest: int, vocab_size: int, more: Sequence[int] = (), seed: int = 3
+) -> list[list[int]]:
+    """`number` prompts of 1 to `longest` random plain tokens, every third sharing its first 40; then lengths `more`."""
     rng = random.Random(seed)
     shared = [rng.randrange(17, vocab_size) for _ in range(40)]
     prompts = []
     for i in range(number):
         own = [rng.randrange(17, vocab_size) for _ in range(1 + (longest - 1) * i // max(1, number - 1))]
         prompts.append((shared + own)[: max(len(own), 41)] if i % 3 == 0 else own)
-    return prompts
+    return prompts + [[rng.randrange(17, vocab_size) for _ in range(length)] for length in more]
 
 
 def make_params(number: int, max_tokens: int) -> list[SamplingParams]:
