@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 from chairlift.bench.lanes import Lane, Recording, draw
 from chairlift.bench.workload import synthetic
@@ -31,4 +32,4 @@ def test_the_synthetic_mix_is_deterministic_and_in_the_vocabulary() -> None:
     first, second = synthetic(10, vocab_size=500), synthetic(10, vocab_size=500)
     assert first == second
     assert all(0 <= token < 500 for item in first for token in item.prompt_token_ids)
-    assert all(a.arrival_s <= b.arrival_s for a, b in zip(first, first[1:], strict=False))
+    assert all(a.arrival_s <= b.arrival_s for a, b in pairwise(first))
