@@ -87,7 +87,7 @@ class RopeSpec:
     """Rotary embedding (Su et al. 2021), pairs (i, i + head_dim/2) as Hugging Face lays them out.
 
     inv_freq[i] = base^(-2i/head_dim), then scaled: "linear" divides positions by `factor`; "llama3" is the
-    wavelength-dependent interpolation of Llama 3.1. `inv_freq` overrides everything (file-supplied frequencies).
+    wavelength-dependent interpolation of Llama 3.1. Then `freq_divisors` of the file, if any, divide it.
     """
 
     head_dim: int
