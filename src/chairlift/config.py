@@ -12,6 +12,7 @@ from typing import Any
 from chairlift.errors import ConfigError
 
 KV_CACHE_DTYPES = ("f16", "f32")
+DEFAULT_INDEX_URL = "https://pypi.org/simple"  # of Python packages: a wheel carries the default model
 BACKENDS = ("auto", "cpu", "reference")
 POLICIES = ("fcfs",)
 ISAS = ("auto", "generic", "avx2", "avx512")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chairlift.config import ComputeConfig, EngineConfig, ModelConfig
+from chairlift.config import DEFAULT_INDEX_URL, ComputeConfig, EngineConfig, ModelConfig
 from chairlift.errors import ConfigError, ModelLoadError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Front:
     chat_template: ChatTemplate | None
 
 
-def resolve_model(config: EngineConfig, *, index_url: str = "https://pypi.org/simple") -> EngineConfig:
+def resolve_model(config: EngineConfig, *, index_url: str = DEFAULT_INDEX_URL) -> EngineConfig:
     """The same config with a model path that exists; fetches the built-in default model when none is named.
 
     Raises:

