@@ -61,6 +61,9 @@ class ByteTokenizer:
                 text = text[1:]
         return ids
 
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
+        return [self.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         kept = (i for i in ids if not (skip_special_tokens and self.is_special(i)))
         return b"".join(map(self.token_bytes, kept)).decode(errors="replace")

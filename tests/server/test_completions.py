@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -260,6 +263,46 @@ def test_a_batch_larger_than_the_queue_is_refused() -> None:
         assert "12 choices" in error["message"]
         assert served.refusal(URL, {"prompt": "a", "n": 11})["param"] == "n"
         assert len(served.complete(["a"] * 5, n=2, max_tokens=2)["choices"]) == 10
+
+
+class ThreadNoting(ByteTokenizer):
+    """Notes in which thread it gets which texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, int]] = []
+
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
+        self.calls.append((threading.current_thread().name, len(texts)))
+        return super().encode_batch(texts, add_special_tokens=add_special_tokens)
+
+
+@pytest.mark.parametrize("item", ["a", [1], [-1], None])
+def test_a_batch_too_large_is_refused_before_any_prompt_is_looked_at(item: Any) -> None:
+    """One request of a million prompts must not stop everybody's streams while it is tokenized or checked."""
+    tokenizer = ThreadNoting()
+    with serving(tokenizer=tokenizer, engine={"max_num_seqs": 4, "max_num_waiting": 6}) as served:
+        error = served.refusal(URL, {"prompt": [item] * 100_000})
+        assert "100000 prompts" in error["message"]
+        assert tokenizer.calls == []
+
+
+def test_a_long_batch_is_tokenized_at_once_beside_the_event_loop() -> None:
+    """Many short texts are as much work as a long one: one call, in another thread than the streams'."""
+    tokenizer = ThreadNoting()
+    with serving(tokenizer=tokenizer) as served:
+        assert len(served.complete(["Hi " * 20] * 100, max_tokens=1)["choices"]) == 100
+        ((thread, number),) = tokenizer.calls
+        assert number == 100
+        assert thread != "server"
+
+
+def test_a_batch_of_another_kind_of_item_is_refused(server: Served) -> None:
+    """Texts and lists of ids do not mix."""
+    assert server.refusal(URL, {"prompt": ["a", [1]]})["param"] == "prompt"
+    assert server.refusal(URL, {"prompt": [[1], "a"]})["param"] == "prompt"
+    assert server.refusal(URL, {"prompt": [[1], [True]]})["param"] == "prompt"
+    assert server.refusal(URL, {"prompt": [1, True]})["param"] == "prompt"
 
 
 def test_seeded_choices_repeat_and_differ(server: Served) -> None:

@@ -40,10 +40,12 @@ class Admission:
             ContextLengthError: the prompt, or prompt + max_tokens, is longer than max_model_len.
             PoolTooSmallError: the whole KV pool could not hold it.
         """
+        # First the length, so that an id is looked at only in a prompt that could run.
+        length = len(prompt_token_ids)
+        max_tokens = self._limits.max_total_tokens(length, params.max_tokens) - length
         prompt = self._checked_prompt(prompt_token_ids)
         params.check_vocabulary(self._vocab_size)
         _check_stop(params)
-        max_tokens = self._limits.max_total_tokens(len(prompt), params.max_tokens) - len(prompt)
         rules = OutputRules(params, self._tokenizer)
         seed = self._random.getrandbits(_SEED_BITS) if params.seed is None else params.seed % 2**_SEED_BITS
         eos = () if params.ignore_eos else tuple(self._tokenizer.eos_token_ids)

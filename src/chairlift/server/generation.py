@@ -40,6 +40,22 @@ class Call:
     prompt_field: str  # what the API calls the prompt: errors about it name this
 
 
+def check_number(frontend: AsyncFrontend, num_prompts: int, n: int, prompt_field: str) -> None:
+    """Refuse a batch that could not even be queued on an idle server; to be called before any work on it.
+
+    Raises:
+        InvalidParameterError: there are too many choices.
+    """
+    info = frontend.info
+    total, limit = num_prompts * n, info.max_num_seqs + info.max_num_waiting
+    if total > limit:
+        raise InvalidParameterError(
+            f"{num_prompts} prompts with n={n} are {total} choices; the limit is {limit} "
+            "(--max-num-seqs + --max-num-waiting)",
+            param="n" if num_prompts == 1 else prompt_field,
+        )
+
+
 async def answer(request: Request, context: ServerContext, call: Call) -> Response:
     """Run a call; a stream's response runs it when it is sent.
 
@@ -47,7 +63,6 @@ async def answer(request: Request, context: ServerContext, call: Call) -> Respon
         RequestError, ServerError: it was refused, or failed.
         ClientDisconnect: the client went away.
     """
-    _check_number(context.frontend, call)
     if call.stream:
         return EventStream(_events(context, call))
     document = await until_disconnect(request.receive, _document(context.frontend, call))
@@ -171,15 +186,3 @@ async def _merged_tasks(
         for task in (*tasks, getter):
             task.cancel()
         await asyncio.gather(*tasks, getter, return_exceptions=True)
-
-
-def _check_number(frontend: AsyncFrontend, call: Call) -> None:
-    """Refuse a batch that could not even be queued on an idle server."""
-    info, prompts = frontend.info, len(call.writer.prompts)
-    total, limit = prompts * call.writer.params.n, info.max_num_seqs + info.max_num_waiting
-    if total > limit:
-        raise InvalidParameterError(
-            f"{prompts} prompts with n={call.writer.params.n} are {total} choices; the limit is {limit} "
-            "(--max-num-seqs + --max-num-waiting)",
-            param="n" if prompts == 1 else call.prompt_field,
-        )

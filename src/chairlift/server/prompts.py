@@ -22,23 +22,37 @@ class Prompt:
     text: str | None  # None when the request gave ids
 
 
-async def read_prompts(context: ServerContext, prompt: Any, *, add_special_tokens: bool) -> list[Prompt]:
-    """The prompts of /v1/completions: a text, a list of texts, a list of ids (one prompt), a list of those.
+def split_prompts(prompt: Any) -> list[Any]:
+    """The items of what /v1/completions calls the prompt: a text, a list of texts, a list of ids (one prompt), a
+    list of those. Quick however many there are: `read_prompts` looks at each.
 
     Raises:
-        InvalidParameterError: none of these, or one without any token.
+        InvalidParameterError: no text and no list, or an empty one.
     """
-    items = _split(prompt)
-    prompts = []
-    for index, item in enumerate(items):
-        where = "prompt" if len(items) == 1 else f"prompt {index}"
-        if isinstance(item, str):
-            found = Prompt(await encode(context, item, add_special_tokens=add_special_tokens), item)
-        else:
-            found = Prompt(item, None)
-        if not found.token_ids:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, list) or not prompt:
+        raise _wrong(prompt)
+    return [prompt] if _are_ids(prompt) else prompt
+
+
+async def read_prompts(
+    context: ServerContext, items: Sequence[Any], *, add_special_tokens: bool
+) -> list[Prompt]:
+    """The prompts of `split_prompts`.
+
+    Raises:
+        InvalidParameterError: an item is neither a text nor a list of ids like the others, or has no tokens.
+    """
+    if all(isinstance(item, str) for item in items):
+        encoded = await encode(context, items, add_special_tokens=add_special_tokens)
+        prompts = [Prompt(ids, text) for ids, text in zip(encoded, items, strict=True)]
+    else:
+        prompts = [Prompt(_checked_ids(item), None) for item in items]
+    for index, prompt in enumerate(prompts):
+        if not prompt.token_ids:
+            where = "prompt" if len(prompts) == 1 else f"prompt {index}"
             raise InvalidParameterError(f"{where} has no tokens", param="prompt")
-        prompts.append(found)
     return prompts
 
 
@@ -84,26 +98,25 @@ async def read_chat(
     return prompt
 
 
-async def encode(context: ServerContext, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Ids of a text; long ones are worked on in a thread."""
-    if len(text) <= THREAD_CHARS:
-        return context.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    return await asyncio.to_thread(context.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+async def encode(
+    context: ServerContext, texts: Sequence[str], *, add_special_tokens: bool
+) -> list[list[int]]:
+    """Ids of texts; many or long ones are worked on in a thread."""
+
+    def work() -> list[list[int]]:
+        return context.tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
+
+    return work() if sum(map(len, texts)) <= THREAD_CHARS else await asyncio.to_thread(work)
 
 
-def _split(prompt: Any) -> Sequence[str | list[int]]:
-    if isinstance(prompt, str):
-        return [prompt]
-    if not isinstance(prompt, list) or not prompt:
-        raise _wrong(prompt)
-    if all(isinstance(item, str) for item in prompt):
-        return prompt
-    if all(type(item) is int for item in prompt):
-        return [prompt]
-    for item in prompt:
-        if not isinstance(item, list) or not all(type(token_id) is int for token_id in item):
-            raise _wrong(item)
-    return prompt
+def _checked_ids(item: Any) -> list[int]:
+    if not isinstance(item, list) or (item and not _are_ids(item)):
+        raise _wrong(item)
+    return item
+
+
+def _are_ids(items: list[Any]) -> bool:
+    return set(map(type, items)) == {int}  # at C's speed; a bool is no id
 
 
 def _wrong(given: Any) -> InvalidParameterError:

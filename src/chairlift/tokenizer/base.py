@@ -33,6 +33,10 @@ class Tokenizer(Protocol):
         """Ids of a text. With add_special_tokens a BOS is added if the model wants one and the text has none."""
         ...
 
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
+        """`encode` of each text, at the price of one call; other threads run meanwhile."""
+        ...
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of ids; invalid UTF-8 becomes U+FFFD, spaces are never cleaned up."""
         ...

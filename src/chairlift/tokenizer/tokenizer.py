@@ -126,19 +126,23 @@ class HFTokenizer:
         Raises:
             InvalidParameterError: the text holds half a surrogate pair, which is no character.
         """
+        return self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
+        """`encode` of each text, in one call; raises like it."""
         try:
             # The batch call lets other threads run; `encode` holds the interpreter's lock, for seconds if long.
-            batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            batch = self._backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
         except (TypeError, UnicodeEncodeError) as error:
             raise InvalidParameterError(
                 "the text holds half of a surrogate pair, which is no character"
             ) from error
-        ids: list[int] = batch[0].ids
+        ids: list[list[int]] = [encoding.ids for encoding in batch]
         bos = self._bos_token_id
-        if add_special_tokens and bos is not None and ids[:2] == [bos, bos]:
-            # One BOS if the text brought its own; more than that was typed on purpose.
-            return ids[1:]
-        return ids
+        if not add_special_tokens or bos is None:
+            return ids
+        # One BOS if the text brought its own; more than that was typed on purpose.
+        return [each[1:] if each[:2] == [bos, bos] else each for each in ids]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of ids; invalid UTF-8 becomes U+FFFD, spaces are never cleaned up."""

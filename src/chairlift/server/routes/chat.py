@@ -9,7 +9,7 @@ from chairlift.errors import InvalidParameterError
 from chairlift.sampling_params import SamplingParams
 from chairlift.server.context import ServerContext, context_of
 from chairlift.server.front_door import request_id_of
-from chairlift.server.generation import Call, answer
+from chairlift.server.generation import Call, answer, check_number
 from chairlift.server.prompts import read_chat
 from chairlift.server.protocol import ChatRequest, read_body
 from chairlift.server.routes.shared import check_fields, check_prompt_logprobs
@@ -32,6 +32,7 @@ async def _call(request: Request, context: ServerContext, body: ChatRequest) -> 
     body.check_stream_options()
     check_prompt_logprobs(body)
     params = _params(body)  # before any work on the messages
+    check_number(context.frontend, 1, params.n, "messages")
     prompt = await read_chat(
         context,
         body.messages,

@@ -9,8 +9,8 @@ from chairlift.errors import InvalidParameterError, UnsupportedParameterError
 from chairlift.sampling_params import SamplingParams
 from chairlift.server.context import ServerContext, context_of
 from chairlift.server.front_door import request_id_of
-from chairlift.server.generation import Call, answer
-from chairlift.server.prompts import Prompt, read_prompts
+from chairlift.server.generation import Call, answer, check_number
+from chairlift.server.prompts import read_prompts, split_prompts
 from chairlift.server.protocol import DEFAULT_MAX_TOKENS, CompletionRequest, read_body
 from chairlift.server.routes.shared import check_fields, check_prompt_logprobs
 from chairlift.server.writers import CompletionWriter
@@ -31,9 +31,12 @@ async def _call(request: Request, context: ServerContext, body: CompletionReques
     check_fields(request, context, body, chat=False)
     _check_combinations(body)
     params = _params(body)  # before any work on the prompt
-    prompts = await read_prompts(
-        context, body.prompt, add_special_tokens=body.add_special_tokens is not False
-    )
+    items = split_prompts(body.prompt)
+    check_number(context.frontend, len(items), params.n, "prompt")
+    prompts = await read_prompts(context, items, add_special_tokens=body.add_special_tokens is not False)
+    context_len = context.frontend.info.max_model_len
+    defaults = [_default_max_tokens(body, context_len - len(prompt.token_ids)) for prompt in prompts]
+    params_by_default = {default: _params(body, default) for default in set(defaults)}
     writer = CompletionWriter(
         id=f"cmpl-{request_id_of(request)}",
         model=model,
@@ -45,26 +48,26 @@ async def _call(request: Request, context: ServerContext, body: CompletionReques
     )
     return Call(
         writer,
-        params=[_params(body, _room(context, prompt)) for prompt in prompts],
+        params=[params_by_default[default] for default in defaults],
         stream=bool(body.stream),
         include_usage=body.include_usage,
         prompt_field="prompt",
     )
 
 
-def _params(body: CompletionRequest, room: int = DEFAULT_MAX_TOKENS) -> SamplingParams:
-    """Sampling parameters; without max_tokens the default ends where the context does."""
-    default = max(1, min(DEFAULT_MAX_TOKENS, room), body.min_tokens or 0)
+def _default_max_tokens(body: CompletionRequest, room: int) -> int:
+    """What is generated without max_tokens: the default ends where the context does."""
+    return max(1, min(DEFAULT_MAX_TOKENS, room), body.min_tokens or 0)
+
+
+def _params(body: CompletionRequest, default_max_tokens: int | None = None) -> SamplingParams:
+    """Sampling parameters of a prompt; without its default they are good for checks."""
     echoed = body.logprobs if body.echo else None
     return body.sampling_params(
-        max_tokens=default if body.max_tokens is None else body.max_tokens,
+        max_tokens=default_max_tokens if body.max_tokens is None else body.max_tokens,
         logprobs=body.logprobs,
         prompt_logprobs=echoed if body.prompt_logprobs is None else body.prompt_logprobs,
     )
-
-
-def _room(context: ServerContext, prompt: Prompt) -> int:
-    return context.frontend.info.max_model_len - len(prompt.token_ids)
 
 
 def _check_combinations(body: CompletionRequest) -> None:

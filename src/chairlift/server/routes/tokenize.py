@@ -57,7 +57,8 @@ async def _ids(context: ServerContext, body: TokenizeRequest) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidParameterError("give either prompt or messages", param="prompt")
     if body.prompt is not None:
-        return await encode(context, body.prompt, add_special_tokens=body.add_special_tokens is not False)
+        special = body.add_special_tokens is not False
+        return (await encode(context, [body.prompt], add_special_tokens=special))[0]
     prompt = await read_chat(
         context,
         body.messages,
