@@ -36,7 +36,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
         # 256 is where attention starts another split
         yield Case(request.getfixturevalue("tiny_model"), 30, 200, [240, 255, 256, 257, 600], 24)
     else:
-        yield Case(request.getfixturevalue("default_model"), 10, 90, [250, 520], 16)
+        yield Case(request.getfixturevalue("default_model"), 10, 70, [250, 520], 28)
 
 
 def test_beside_others(case: Case) -> None:
