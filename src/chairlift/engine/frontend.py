@@ -51,7 +51,8 @@ class AsyncFrontend:
         client: an engine in its own process, or a fake of one.
         seed: makes the seeds drawn for unseeded requests reproducible.
         step_timeout: seconds without a frame, while a request is unfinished, after which the engine counts as
-            stuck; it is killed and recovered like a dead one.
+            stuck; it is killed and recovered like a dead one. Time in which this event loop itself was held up
+            does not count.
         start_timeout: seconds that a restarted engine may take to get ready.
         history: how many finished requests `timeline` remembers.
         step_log: where to write a JSON line per step; closed by `close`.
@@ -80,7 +81,7 @@ class AsyncFrontend:
         self._timeline = Timeline(history)
         self._ledger = CrashLedger()
         self._choices = Choices()
-        self._watchdog = Watchdog(step_timeout, clock, self._is_busy, client.kill)
+        self._watchdog = Watchdog(step_timeout, self._is_busy, client.kill)
         self._state: State = "starting"
         self._death = "it is starting"  # why no request is accepted
         self._info: EngineInfo | None = None
@@ -237,7 +238,7 @@ class AsyncFrontend:
 
     def _take(self, frame: StepFrame) -> None:
         now = self._clock()
-        self._watchdog.sign_of_life(now)
+        self._watchdog.sign_of_life()
         self.metrics.stepped(frame)
         self._timeline.stepped(frame)
         self._ledger.stepped(row.request_id for row in frame.rows)
