@@ -102,6 +102,8 @@ def test_b61_health_tells_of_a_dead_engine_and_requests_survive(own_service: Cal
     assert [status for status, _ in answers] == [200] * 4
     assert {document["usage"]["completion_tokens"] for _, document in answers} == {90}
     wait_for("the engine to be back", lambda: service.health == 200)
+    assert "the engine died: the engine process has ended (killed by SIGKILL); " in service.log()
+    assert "the engine is back after " in service.log()
     service.assert_alive()
     service.close()
 

@@ -548,6 +548,49 @@ def test_one_poisonous_request_fails_alone() -> None:
     run_async(main())
 
 
+def test_the_operator_is_told_of_a_death_and_of_the_way_back(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the cause, how many choices go on, and how long they had to wait; closing is no death."""
+
+    async def main() -> None:
+        async with started() as setup:
+            streams = [setup.submit(max_tokens=200, n=2), setup.submit(max_tokens=200)]
+            await anext(streams[0])
+            setup.client.kill("killed by SIGKILL")
+            for stream in streams:
+                await stream.collect()
+
+    with caplog.at_level("WARNING"):
+        run_async(main())
+    died, back = caplog.messages
+    assert died == "the engine died: killed by SIGKILL; 3 choices go on when it is back"
+    assert back.startswith("the engine is back after 0.")
+
+
+def test_the_operator_is_told_of_poison_and_of_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """A request that fails because engines die of it is named, and so is the reason why there is no engine."""
+
+    async def main() -> None:
+        def make(number: int) -> Assembly:
+            if number > 3:
+                raise ModelLoadError("the file is gone")
+            return build(ScriptedRunner(poison="bad"))
+
+        async with started(make) as setup:
+            bad = setup.submit("bad", max_tokens=30)
+            with pytest.raises(EngineDeadError, match="poison"):
+                await bad.collect()
+            await until(lambda: setup.frontend.state == "ready")
+            setup.client.kill("test")
+            await until(lambda: setup.frontend.state == "dead")
+            assert bad.request_id in caplog.text
+
+    with caplog.at_level("WARNING"):
+        run_async(main())
+    assert "poison" in next(message for message in caplog.messages if message.startswith("request "))
+    assert "attempt 1 of 3 to start the engine failed: the file is gone" in caplog.messages
+    assert caplog.messages[-1] == "the engine is given up: it could not be started again: the file is gone"
+
+
 def test_b61_a_stuck_engine_is_killed_and_replaced() -> None:
     """No frame within step_timeout while a request is in flight: the engine is replaced and the tokens go on."""
 

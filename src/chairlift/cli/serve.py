@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -62,6 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     started = time.monotonic()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")  # to stderr
+    logging.getLogger("chairlift").setLevel(args.log_level.upper())
     from chairlift.engine.client import ProcessClient
 
     config = resolve_model(engine_config(args, args.model))

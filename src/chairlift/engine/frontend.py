@@ -10,6 +10,7 @@ has; each token is a function of those and the seed, so clients see a pause and 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
@@ -34,9 +35,10 @@ State: TypeAlias = Literal["starting", "ready", "recovering", "dead"]
 """starting: no request is accepted yet. ready: all is well. recovering: the engine died and is being brought
 back; requests are accepted and wait. dead: it can't be brought back, or the front end is closed."""
 
-MAX_STARTS = (
-    3  # attempts to bring an engine back that fail, or idle engines that die young, before it is dead
-)
+logger = logging.getLogger(__name__)
+
+# Attempts to bring an engine back that fail, or idle engines that die young, before it is dead.
+MAX_STARTS = 3
 YOUNG_S = 60.0
 RETRY_PAUSE_S = 0.5
 RETRY_AFTER_S = 1.0
@@ -232,7 +234,8 @@ class AsyncFrontend:
                     continue
                 self._take(frame)
         except Exception as error:  # a bug of ours must not leave anybody waiting
-            self._die(f"internal error: {error!r}")
+            logger.exception("a frame of the engine could not be taken")
+            self._give_up(f"internal error: {error!r}")
             self._client.kill(self._death)
             raise
 
@@ -293,11 +296,18 @@ class AsyncFrontend:
         for choice_id in self._ledger.crashed(self._choices.ids()):
             choice = self._choices.get(choice_id)
             if choice is not None:  # it may have gone with another choice of its stream
-                self._fail(choice.stream, EngineDeadError(f"the engine died repeatedly: {death.message}"))
+                error = EngineDeadError(f"the engine died repeatedly: {death.message}")
+                logger.error("request %s fails: %s", choice.stream.request_id, error.message)
+                self._fail(choice.stream, error)
+        logger.warning(
+            "the engine died: %s; %d choices go on when it is back", death.message, len(self._choices)
+        )
         if self._dies_young():
-            self._die(f"it died {MAX_STARTS + 1} times soon after it was started: {death.message}")
+            self._give_up(f"it died {MAX_STARTS + 1} times soon after it was started: {death.message}")
             return
+        died_at = self._clock()
         if await self._restart():
+            logger.warning("the engine is back after %.1f s", self._clock() - died_at)
             self._set_ready()
             for choice_id in self._ledger.boarding(self._choices.ids()):
                 self._send(choice_id)
@@ -321,7 +331,10 @@ class AsyncFrontend:
                 problem = f"not ready after {self._start_timeout} s"
             else:
                 return True
-        self._die(f"it could not be started again: {problem}")
+            logger.warning(
+                "attempt %d of %d to start the engine failed: %s", attempt + 1, MAX_STARTS, problem
+            )
+        self._give_up(f"it could not be started again: {problem}")
         return False
 
     def _set_ready(self) -> None:
@@ -335,6 +348,11 @@ class AsyncFrontend:
         if choice is not None and self._state == "ready":
             self._timeline.restarted(choice.id)
             self._client.add_request(choice.resumed())
+
+    def _give_up(self, reason: str) -> None:
+        """Die, and not because somebody asked for it."""
+        logger.error("the engine is given up: %s", reason)
+        self._die(reason)
 
     def _die(self, reason: str) -> None:
         """Accept nothing more and answer everybody."""
