@@ -42,6 +42,21 @@ REFUSED: list[tuple[str, Any]] = [
     ("stop_token_ids", [-1]),
     ("stop", [""]),
     ("stop", [1]),
+    ("stop", 5),
+    ("stop", {"a": 1}),
+    ("stop_token_ids", 5),
+    ("stop_token_ids", "7"),
+    ("stop_token_ids", [True]),
+    ("logit_bias", [1]),
+    ("logit_bias", {True: 1}),
+    ("logit_bias", {5: True}),
+    ("max_tokens", "3"),
+    ("seed", "x"),
+    ("n", None),
+    ("ignore_eos", "x"),
+    ("detokenize", "x"),
+    ("skip_special_tokens", 3),
+    ("include_stop_str_in_output", "x"),
 ]
 
 

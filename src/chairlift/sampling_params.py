@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from chairlift.errors import InvalidParameterError
+from chairlift.field_types import check_field_types
 
 MAX_N = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
 GREEDY_TEMPERATURE = 1e-4  # at or below it, sampling is greedy (a smaller divisor only overflows)
+_MAX_INT = 2**31 - 1
+
+# Inclusive; None, where a field allows it, is in every range.
+_RANGES: dict[str, tuple[float, float]] = {
+    "n": (1, MAX_N),
+    "max_tokens": (0, _MAX_INT),  # 0 makes sense with prompt_logprobs only; front ends decide
+    "min_tokens": (0, _MAX_INT),
+    "temperature": (0, 10**6),
+    "top_p": (0, 1),
+    "top_k": (-1, _MAX_INT),
+    "min_p": (0, 1),
+    "repetition_penalty": (0.001, 1000),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "seed": (-(2**63), 2**64 - 1),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +67,13 @@ class SamplingParams:
     detokenize: bool = True
 
     def __post_init__(self) -> None:
-        _check_int("n", self.n, 1, MAX_N)
-        if self.max_tokens is not None:
-            # 0 is legal only together with echo: the server and `max_tokens=0` of LLM say so themselves.
-            _check_int("max_tokens", self.max_tokens, 0, 2**31 - 1)
-        _check_int("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        check_field_types(self, _wrong_type)
+        for name, (low, high) in _RANGES.items():
+            _check_range(name, getattr(self, name), low, high)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParameterError(
                 f"min_tokens is {self.min_tokens}, more than max_tokens {self.max_tokens}", param="min_tokens"
             )
-        _check_float("temperature", self.temperature, 0.0, 1e6)
-        _check_float("top_p", self.top_p, 0.0, 1.0)
-        _check_int("top_k", self.top_k, -1, 2**31 - 1)
-        _check_float("min_p", self.min_p, 0.0, 1.0)
-        _check_float("repetition_penalty", self.repetition_penalty, 1e-3, 1e3)
-        _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        if self.seed is not None:
-            _check_int("seed", self.seed, -(2**63), 2**64 - 1)
-        _check_optional_count("logprobs", self.logprobs)
-        _check_optional_count("prompt_logprobs", self.prompt_logprobs)
         object.__setattr__(self, "stop", _checked_stop(self.stop))
         object.__setattr__(self, "stop_token_ids", _checked_ids(self.stop_token_ids))
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
@@ -89,27 +94,26 @@ class SamplingParams:
                     )
 
 
-def _check_int(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidParameterError(f"{name} is {value!r}, not an integer", param=name)
-    if not low <= value <= high:
+def _wrong_type(name: str, value: object, wanted: str) -> InvalidParameterError:
+    return InvalidParameterError(f"{name} is {value!r}, not {wanted}", param=name)
+
+
+def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and not low <= value <= high:  # not a number is in no range
         raise InvalidParameterError(f"{name} is {value}, outside [{low}, {high}]", param=name)
 
 
-def _check_float(name: str, value: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidParameterError(f"{name} is {value!r}, not a number", param=name)
-    if not (math.isfinite(value) and low <= value <= high):
-        raise InvalidParameterError(f"{name} is {value}, outside [{low:g}, {high:g}]", param=name)
-
-
-def _check_optional_count(name: str, value: Any) -> None:
-    if value is not None:
-        _check_int(name, value, 0, MAX_LOGPROBS)
+def _listed(name: str, value: Any) -> tuple[Any, ...]:
+    """The items of a list, tuple, set or the like; None is empty."""
+    if value is None:
+        return ()
+    if not isinstance(value, Collection) or isinstance(value, (str, bytes, Mapping)):
+        raise _wrong_type(name, value, "a list")
+    return tuple(value)
 
 
 def _checked_stop(stop: Any) -> tuple[str, ...]:
-    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    strings = (stop,) if isinstance(stop, str) else _listed("stop", stop)
     if len(strings) > MAX_STOP_STRINGS:
         raise InvalidParameterError(
             f"stop has {len(strings)} strings, more than {MAX_STOP_STRINGS}", param="stop"
@@ -123,16 +127,25 @@ def _checked_stop(stop: Any) -> tuple[str, ...]:
 
 
 def _checked_ids(ids: Any) -> tuple[int, ...]:
-    token_ids = tuple(ids or ())
-    for token_id in token_ids:
-        _check_int("stop_token_ids", token_id, 0, 2**31 - 1)
-    return token_ids
+    return tuple(_token_id("stop_token_ids", token_id) for token_id in _listed("stop_token_ids", ids))
 
 
 def _checked_bias(bias: Any) -> dict[int, float]:
+    if bias is None:
+        return {}
+    if not isinstance(bias, Mapping):
+        raise _wrong_type("logit_bias", bias, "a mapping of token ids to numbers")
     checked: dict[int, float] = {}
-    for token_id, value in dict(bias or {}).items():
-        _check_int("logit_bias", token_id, 0, 2**31 - 1)
-        _check_float("logit_bias", value, -100.0, 100.0)
-        checked[token_id] = float(value)
+    for token_id, value in bias.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InvalidParameterError(f"logit_bias has {value!r}, not a number", param="logit_bias")
+        _check_range("logit_bias", value, -100, 100)
+        checked[_token_id("logit_bias", token_id)] = float(value)
     return checked
+
+
+def _token_id(name: str, token_id: Any) -> int:
+    if isinstance(token_id, bool) or not isinstance(token_id, int):
+        raise InvalidParameterError(f"{name} has {token_id!r}, not a token id", param=name)
+    _check_range(name, token_id, 0, _MAX_INT)
+    return token_id
