@@ -83,5 +83,6 @@ void register_generic_sampling(StepKernels&);
 void register_avx2_attention(StepKernels&);
 void register_avx2_rows(StepKernels&);
 void register_avx2_sampling(StepKernels&);
+void register_avx512_attention(StepKernels&);
 
 }  // namespace chairlift

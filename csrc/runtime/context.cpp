@@ -36,6 +36,7 @@ KernelTable build_avx512_table() {
   KernelTable table = build_avx2_table();
   table.isa = "avx512";
   register_avx512_linear(table);
+  register_avx512_attention(table.step);
   return table;
 }
 

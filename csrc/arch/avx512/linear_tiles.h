@@ -8,6 +8,7 @@
 
 #include <immintrin.h>
 
+#include "arch/avx512/lanes.h"
 #include "arch/kernel_table.h"
 
 namespace chairlift {
@@ -17,15 +18,6 @@ constexpr int kWidth = 16;  // outputs of a panel
 constexpr int kMaxRowsAtOnce = 24;   // sums of one fused tile, beside 2 vectors of scales and what passes through
 constexpr int kMaxTileRows = 14;     // of a chunk; fewer than 4 don't hide the latency of the fma
 constexpr int64_t kMaxChunk = 288;  // k kept as floats at once: 18 KB of the first-level cache
-
-#define CHAIRLIFT_INLINE inline __attribute__((always_inline))
-
-// sum += *x * w, in place and with the broadcast inside the instruction: as one of its own it takes time from the fma
-// units. Written out because GCC 12 likes the forms of the fma that overwrite a factor, and then moves and spills
-// accumulators.
-CHAIRLIFT_INLINE void fma_into(__m512& sum, const float& x, __m512 w) {
-  asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(x));
-}
 
 // Rows of x at the current k. A pointer and two strides reach 5 rows through the processor's address forms; the empty
 // asm keeps the compiler from spelling out a pointer for each.

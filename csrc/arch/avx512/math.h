@@ -3,29 +3,50 @@
 
 #include <immintrin.h>
 
+#include "arch/avx512/lanes.h"
 #include "kernels/math.h"
 
 namespace chairlift {
 namespace {
 
-inline __m512 exp_f32x16(__m512 x) {
+// exp of N vectors. One is a chain of dependent operations; several step by step side by side keep the units busy.
+template <int N>
+CHAIRLIFT_INLINE void exp_f32x16(__m512 (&x)[N]) {
   using namespace exp_constants;
-  x = _mm512_max_ps(_mm512_set1_ps(kLowest), x);  // keeps NaN: the second operand wins
-  x = _mm512_min_ps(_mm512_set1_ps(kHighest), x);
   const __m512 round = _mm512_set1_ps(kRound);
-  const __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(kLog2E), round);
-  const __m512 n = _mm512_sub_ps(shifted, round);
-  __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-kLn2High), x);
-  r = _mm512_fmadd_ps(n, _mm512_set1_ps(-kLn2Low), r);
-  __m512 p = _mm512_set1_ps(kP[0]);
-  for (int i = 1; i < 6; ++i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kP[i]));
-  p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
-  const __m512i exponent = _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_castps_si512(round));
-  const __m512i half = _mm512_srai_epi32(exponent, 1);
   const __m512i bias = _mm512_set1_epi32(127);
-  const __m512i scale1 = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
-  const __m512i scale2 = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(exponent, half), bias), 23);
-  return _mm512_mul_ps(_mm512_mul_ps(p, _mm512_castsi512_ps(scale1)), _mm512_castsi512_ps(scale2));
+  __m512 shifted[N], r[N], p[N];
+  const auto each = [](auto step) {
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) step(i);
+  };
+  // Keeps NaN: the second operand wins.
+  each([&](int i) { x[i] = _mm512_max_ps(_mm512_set1_ps(kLowest), x[i]); });
+  each([&](int i) { x[i] = _mm512_min_ps(_mm512_set1_ps(kHighest), x[i]); });
+  each([&](int i) { shifted[i] = _mm512_fmadd_ps(x[i], _mm512_set1_ps(kLog2E), round); });
+  each([&](int i) { r[i] = _mm512_sub_ps(shifted[i], round); });
+  each([&](int i) { x[i] = _mm512_fmadd_ps(r[i], _mm512_set1_ps(-kLn2High), x[i]); });
+  each([&](int i) { r[i] = _mm512_fmadd_ps(r[i], _mm512_set1_ps(-kLn2Low), x[i]); });
+  each([&](int i) { p[i] = _mm512_fmadd_ps(_mm512_set1_ps(kP[0]), r[i], _mm512_set1_ps(kP[1])); });
+#pragma GCC unroll 4
+  for (int k = 2; k < 6; ++k) {
+    each([&](int i) { p[i] = _mm512_fmadd_ps(p[i], r[i], _mm512_set1_ps(kP[k])); });
+  }
+  each([&](int i) { p[i] = _mm512_fmadd_ps(p[i], _mm512_mul_ps(r[i], r[i]), r[i]); });
+  each([&](int i) { p[i] = _mm512_add_ps(p[i], _mm512_set1_ps(1.0f)); });
+  each([&](int i) {
+    const __m512i exponent = _mm512_sub_epi32(_mm512_castps_si512(shifted[i]), _mm512_castps_si512(round));
+    const __m512i half = _mm512_srai_epi32(exponent, 1);
+    const __m512i scale1 = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
+    const __m512i scale2 = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(exponent, half), bias), 23);
+    x[i] = _mm512_mul_ps(_mm512_mul_ps(p[i], _mm512_castsi512_ps(scale1)), _mm512_castsi512_ps(scale2));
+  });
+}
+
+inline __m512 exp_f32x16(__m512 x) {
+  __m512 one[1] = {x};
+  exp_f32x16(one);
+  return one[0];
 }
 
 inline __m512 silu_f32x16(__m512 x) {
