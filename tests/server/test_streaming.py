@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chairlift.server import generation
 from fakes import ScriptedRunner
 from server.conftest import HI
 from server.serving import Served, parse_events, raw_request, serving, wait_until
@@ -58,6 +59,18 @@ def test_keep_alive_comments() -> None:
             read_until(sock, b": keep-alive\n\n")  # paused again in the middle
             served.call_in_loop(served.client.resume)
             read_until(sock, b"[DONE]")
+
+
+@pytest.mark.parametrize("prompt", ["Hi", ["Hi", "Hi"]])
+def test_the_first_comment_is_as_soon_as_any(prompt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait for a first sign of life is part of the time without news, not added to it."""
+    monkeypatch.setattr(generation, "FIRST_SIGN_S", 1.5)
+    with serving({"Hi": "Hello"}, paused=True, keepalive_s=1.6) as served:
+        start = time.monotonic()
+        with raw_request(served.address, C, {"prompt": prompt, "stream": True}) as sock:
+            read_until(sock, b": keep-alive\n\n")
+        assert 1.5 < time.monotonic() - start < 3
+        served.call_in_loop(served.client.resume)
 
 
 def test_keep_alive_comments_of_a_batch() -> None:

@@ -114,9 +114,11 @@ async def _events(context: ServerContext, call: Call) -> AsyncGenerator[bytes, N
     head = writer.head(writer.chunk_kind)
     tail: dict[str, Any] = {"usage": None} if call.include_usage else {}
     async with submitted(context.frontend, call) as streams:
+        pause = first_pause = context.keepalive_s
         if not await streams[0].wait(FIRST_SIGN_S):
             yield NOTHING_YET
-        async with aclosing(_merged(streams, context.keepalive_s)) as deltas:
+            first_pause = max(0.0, pause - FIRST_SIGN_S)
+        async with aclosing(_merged(streams, pause, first_pause)) as deltas:
             async for prompt, delta in deltas:
                 if delta is None:
                     yield KEEP_ALIVE
@@ -130,17 +132,19 @@ async def _events(context: ServerContext, call: Call) -> AsyncGenerator[bytes, N
 
 
 async def _merged(
-    streams: Sequence[RequestStream], pause_s: float
+    streams: Sequence[RequestStream], pause_s: float, first_pause_s: float
 ) -> AsyncGenerator[tuple[int, CompletionDelta | None], None]:
-    """(prompt, delta) of all streams as they come; a None after each `pause_s` without any."""
+    """(prompt, delta) of all streams as they come; a None after each `pause_s` without any, the first after
+    `first_pause_s`."""
     if len(streams) > 1:
-        async with aclosing(_merged_tasks(streams, pause_s)) as deltas:
+        async with aclosing(_merged_tasks(streams, pause_s, first_pause_s)) as deltas:
             async for item in deltas:
                 yield item
         return
-    stream = streams[0]
+    stream, timeout = streams[0], first_pause_s
     while True:
-        if not await stream.wait(pause_s):
+        has_news, timeout = await stream.wait(timeout), pause_s
+        if not has_news:
             yield 0, None
             continue
         try:
@@ -151,7 +155,7 @@ async def _merged(
 
 
 async def _merged_tasks(
-    streams: Sequence[RequestStream], pause_s: float
+    streams: Sequence[RequestStream], pause_s: float, first_pause_s: float
 ) -> AsyncGenerator[tuple[int, CompletionDelta | None], None]:
     """A task per stream, each holding one delta at most; the streams join what comes meanwhile."""
     queue: asyncio.Queue[tuple[int, CompletionDelta | Exception | None]] = asyncio.Queue(maxsize=1)
@@ -167,10 +171,11 @@ async def _merged_tasks(
 
     tasks = [asyncio.ensure_future(pump(*numbered)) for numbered in enumerate(streams)]
     getter = asyncio.ensure_future(queue.get())
-    unfinished = len(streams)
+    unfinished, timeout = len(streams), first_pause_s
     try:
         while unfinished:
-            await asyncio.wait((getter,), timeout=pause_s)
+            await asyncio.wait((getter,), timeout=timeout)
+            timeout = pause_s
             if not getter.done():
                 yield 0, None
                 continue
