@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fakes import ByteTokenizer
 from server.serving import Served, serving
 
 
@@ -73,6 +74,17 @@ def test_tokenize(server: Served) -> None:
     assert server.post("/tokenize", {"prompt": ""}).json()["tokens"] == []
     long = server.post("/tokenize", {"prompt": "é" * 10_000}).json()
     assert long["count"] == 20_000
+
+
+def test_detokenize_takes_the_ids_of_the_model() -> None:
+    """A model may have more ids than its tokenizer; those in between are no error, those beyond are."""
+
+    class Smaller(ByteTokenizer):
+        vocab_size = 259  # type: ignore[assignment]
+
+    with serving(tokenizer=Smaller()) as served:
+        assert served.post("/detokenize", {"tokens": [72, 299]}).status_code == 200
+        served.refusal("/detokenize", {"tokens": [72, 300]})
 
 
 def test_detokenize(server: Served) -> None:

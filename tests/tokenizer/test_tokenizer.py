@@ -99,10 +99,21 @@ def test_half_a_surrogate_pair_is_the_clients_fault() -> None:
         goldens.smollm().encode("a\ud800b")
 
 
-def test_ids_outside_the_vocabulary_are_the_clients_fault() -> None:
-    """decode of an unknown id raises instead of printing nothing."""
-    with pytest.raises(InvalidParameterError, match="outside the vocabulary"):
-        goldens.smollm().decode([10**6])
+def test_ids_beyond_the_vocabulary_are_no_text() -> None:
+    """Models round their vocabulary up, so one may sample an id that the tokenizer has never heard of."""
+    tokenizer = goldens.smollm()
+    (letter,) = tokenizer.encode("a")
+    beyond = tokenizer.vocab_size
+    assert tokenizer.decode([letter, beyond, letter]) == "aa"
+    assert tokenizer.token_bytes(beyond) == b""
+    assert tokenizer.token_text(beyond) == ""
+    assert not tokenizer.is_special(beyond)
+
+
+def test_a_negative_id_is_the_callers_fault() -> None:
+    """It stands for nothing in any vocabulary."""
+    with pytest.raises(InvalidParameterError, match="token id -1 is negative"):
+        goldens.smollm().decode([-1])
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,10 @@ class Tokenizer(Protocol):
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The exact bytes a token stands for (special tokens: their text)."""
+        """The exact bytes a token stands for (special tokens: their text).
+
+        b"" for an id beyond the vocabulary: models round theirs up, and may sample it.
+        """
         ...
 
     def token_text(self, token_id: int) -> str:

@@ -132,7 +132,7 @@ class HFTokenizer:
         """`encode` of each text, in one call; raises like it."""
         try:
             # The batch call lets other threads run; `encode` holds the interpreter's lock, for seconds if long.
-            batch = self._backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+            batch = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         except (TypeError, UnicodeEncodeError) as error:
             raise InvalidParameterError(
                 "the text holds half of a surrogate pair, which is no character"
@@ -174,10 +174,8 @@ class HFTokenizer:
     def _make_bytes(self, token_id: int) -> bytes:
         if token_id in self._special:
             return self._added[token_id].encode()
-        if token_id < 0 or token_id >= self._vocab_size:
-            raise InvalidParameterError(
-                f"token id {token_id} is outside the vocabulary [0, {self._vocab_size})"
-            )
+        if token_id < 0:
+            raise InvalidParameterError(f"token id {token_id} is negative")
         piece = self._backend.id_to_token(token_id)
         if piece is None:
             return b""

@@ -39,7 +39,7 @@ async def detokenize(request: Request) -> dict[str, str]:
     body = await read_body(request, DetokenizeRequest)
     context.model_name(body.model)
     check_fields(request, context, body, chat=False)
-    _check_tokens(body.tokens, context.tokenizer.vocab_size)
+    _check_tokens(body.tokens, context.frontend.info.vocab_size)
     return {"prompt": context.tokenizer.decode(body.tokens, skip_special_tokens=False)}
 
 
