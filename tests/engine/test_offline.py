@@ -146,6 +146,21 @@ def test_stream_yields_what_run_returns() -> None:
     assert [delta.finish_reason for delta in deltas] == [None] * 6 + ["stop"]
 
 
+def test_prompt_logprobs_of_one_token_are_there() -> None:
+    """The first token has none, so a prompt of one token has a list of one None, as longer prompts begin with."""
+    one, three, unasked = frontend().run(
+        [
+            req("1", "a", prompt_logprobs=1, max_tokens=2),
+            req("2", "abc", prompt_logprobs=1, max_tokens=2),
+            req("3", "a", max_tokens=2),
+        ]
+    )
+    assert one.prompt_logprobs == [None]
+    assert three.prompt_logprobs is not None
+    assert [entry is None for entry in three.prompt_logprobs] == [True, False, False]
+    assert unasked.prompt_logprobs is None
+
+
 def test_a_refused_stream_raises_at_once() -> None:
     """The refusal comes from the call, not from the first `next`."""
     with pytest.raises(InvalidParameterError):

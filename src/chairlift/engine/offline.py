@@ -166,7 +166,8 @@ class OfflineFrontend:
         output = job.outputs[update.request_id]
         if output.index == 0:
             job.num_cached_tokens = update.num_cached_tokens
-            job.prompt_logprobs = update.prompt_logprobs or job.prompt_logprobs
+            if update.prompt_logprobs is not None:
+                job.prompt_logprobs = update.prompt_logprobs
         if job.first_token_at is None and update.new_token_ids:
             job.first_token_at = now
         delta = output.push(update)
