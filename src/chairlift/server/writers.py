@@ -6,6 +6,7 @@ A writer belongs to one HTTP request. Choices of a batch of prompts have index p
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from chairlift.tokenizer.base import Tokenizer
 
 
 @dataclass(slots=True)
-class Writer:
+class Writer(ABC):
     """What both endpoints share. `kind` and `chunk_kind` are the names in the field `object`."""
 
     id: str
@@ -50,15 +51,15 @@ class Writer:
             "usage": usage_document([stream.usage for stream in streams]),
         }
 
+    @abstractmethod
     def choice(self, prompt: int, delta: CompletionDelta, stream: RequestStream) -> dict[str, Any]:
         """A finished choice."""
-        raise NotImplementedError
 
+    @abstractmethod
     def chunk_choices(
         self, prompt: int, delta: CompletionDelta, stream: RequestStream
     ) -> list[dict[str, Any]]:
         """What is new of a choice, one entry per chunk; none when there is nothing to show yet."""
-        raise NotImplementedError
 
     def visible(self, delta: CompletionDelta) -> list[TokenLogprobs] | None:
         """Logprobs of the delta's tokens, without an end of sequence or stop token that is not shown."""
