@@ -19,9 +19,8 @@ class NewRequest:
     seed: int  # unsigned 64-bit
     branch: int
     block_ids: list[int]  # the block table, cached prefix blocks included
-    num_computed_tokens: (
-        int  # KV already stored (prefix hits); the first row of this step is at this position
-    )
+    # KV already stored (prefix hits); the first row of this step is at this position.
+    num_computed_tokens: int
     eos_token_ids: tuple[int, ...] = ()  # with stop_token_ids: what min_tokens bans until it is reached
 
 
@@ -31,9 +30,7 @@ class ScheduledRequest(NamedTuple):
     request_id: str
     num_scheduled_tokens: int  # rows of this step, drafts included; >= 1
     num_computed_tokens: int  # KV stored before this step
-    new_block_ids: tuple[
-        int, ...
-    ] = ()  # appended to its block table (empty for new requests: theirs is full)
+    new_block_ids: tuple[int, ...] = ()  # appended to its block table; new requests have theirs in full
     draft_token_ids: tuple[int, ...] = ()
 
 
@@ -87,9 +84,8 @@ class ModelRunnerOutput:
     """What one step computed, by request id. A request whose prefill is unfinished has no sampled token."""
 
     sampled_token_ids: dict[str, list[int]] = field(default_factory=dict)
-    logprobs: dict[str, list[TokenLogprobs]] = field(
-        default_factory=dict
-    )  # beside each sampled token, if asked
+    # Beside each sampled token, if asked.
+    logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     # For prompt positions i of this step's rows whose successor is a prompt token: logprob of token i + 1.
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     draft_token_ids: dict[str, list[int]] = field(default_factory=dict)  # proposals for the next step
