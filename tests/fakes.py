@@ -302,12 +302,9 @@ class FakeAsyncClient:
         self._changed.set()
 
     @property
-    def is_alive(self) -> bool:
-        return self.engine is not None and self._death is None and not self.closed
-
-    @property
     def pid(self) -> int | None:
-        return 4242 if self.is_alive else None
+        alive = self.engine is not None and self._death is None and not self.closed
+        return 4242 if alive else None
 
     def close(self) -> None:
         self.closed = True

@@ -199,7 +199,7 @@ class Lift:
         return scheduled
 
     def end(self, scheduled: SchedulerOutput) -> None:
-        for result in self.scheduler.update(scheduled, self.runner.execute(scheduled), self.now):
+        for result in self.scheduler.update(scheduled, self.runner.execute(scheduled)):
             request_id = result.request_id
             self.outputs[request_id].extend(result.new_token_ids)
             self.results.setdefault(request_id, []).append(result)

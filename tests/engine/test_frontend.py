@@ -173,7 +173,7 @@ def test_b20_a_stop_string_cuts_the_stream_and_the_work() -> None:
             stream = setup.submit("a", stop=["o thr"], max_tokens=100)
             assert await text_of(stream) == "one tw"
             assert stream.usage.completion_tokens == len("one two thr")
-            await until(lambda: setup.now.scheduler.stats().num_used_blocks == 0)
+            await until(lambda: setup.now.scheduler.blocks.pool.num_used == 0)
             assert setup.now.runner.num_tokens <= len("one two thr") + 1
 
     run_async(main())
@@ -400,8 +400,8 @@ def test_b62_leaving_the_block_frees_the_request_within_a_step() -> None:
             await until(lambda: not setup.now.engine.has_unfinished())
             assert setup.now.runner.num_calls == 4
             assert setup.now.runner.rows == {}
-            assert setup.now.scheduler.stats().num_used_blocks == 0
-            assert setup.frontend.metrics.gauges.num_waiting == 0
+            assert setup.now.scheduler.blocks.pool.num_used == 0
+            assert setup.now.engine.stats().num_waiting == 0
             setup.client.resume()
             assert len(await text_of(setup.submit(max_tokens=3))) == 3
 
@@ -452,7 +452,7 @@ def test_b13_blocks_return_whenever_requests_are_cut() -> None:
                 assert {o.finish_reason for o in outputs} <= ({"abort", "length"} if i % 2 else {"length"})
             assert preempted > 0
             await until(lambda: not assembly.engine.has_unfinished())
-            assert assembly.scheduler.stats().num_used_blocks == 0
+            assert assembly.scheduler.blocks.pool.num_used == 0
             assembly.scheduler.check_integrity()
             await setup.submit("y" * 300, max_tokens=24 * 16 - 300 + 1).collect()  # as large as the pool
 

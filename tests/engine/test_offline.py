@@ -179,7 +179,7 @@ def test_closing_a_stream_frees_it_and_two_can_be_read_in_turn() -> None:
     engine.run([req("3", "third", max_tokens=5)])
     text += "".join(delta.text for delta in first)
     assert text == alone.outputs[0].text
-    assert assembly.scheduler.stats().num_used_blocks == 0
+    assert assembly.scheduler.blocks.pool.num_used == 0
 
 
 def test_an_error_in_a_step_drops_everything_and_is_raised() -> None:

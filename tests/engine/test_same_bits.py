@@ -42,8 +42,8 @@ async def outputs(config: EngineConfig, *, kill_after: int | None) -> Any:
         tasks = [asyncio.create_task(stream.collect()) for stream in streams]
         if kill_after is not None:
             await until(lambda: frontend.metrics.generation_tokens >= kill_after)
-            assert frontend.engine_pid is not None
-            os.kill(frontend.engine_pid, signal.SIGKILL)
+            assert frontend._client.pid is not None
+            os.kill(frontend._client.pid, signal.SIGKILL)
             await until(lambda: frontend.metrics.engine_restarts == 1)
         results = await asyncio.gather(*tasks)
         return [(result, stream.prompt_logprobs) for result, stream in zip(results, streams, strict=True)], (

@@ -60,8 +60,6 @@ class SchedulerOutput:
     token_budget: int = 0
     num_running: int = 0
     num_waiting: int = 0
-    scheduled_at: float = 0.0  # the `now` given to `schedule`, seconds
-    updated_at: float = 0.0  # and the one given to `update`
 
     @property
     def is_empty(self) -> bool:
@@ -113,7 +111,6 @@ class SchedulerStats:
     num_blocks: int
     num_free_blocks: int  # without key and references
     num_cached_blocks: int  # without references, evictable
-    num_used_blocks: int
     num_preemptions: int
     num_evictions: int
     prefix_query_tokens: int  # of requests boarding for the first time: tokens looked up in the prefix cache

@@ -29,10 +29,9 @@ from chairlift.core.queue import WaitingQueue
 from chairlift.core.request import Request, RequestStatus
 from chairlift.core.results import append_sampled, outcome_of
 from chairlift.core.step import StepPlan
-from chairlift.errors import InvalidParameterError, OverloadedError, ServerError
+from chairlift.errors import InvalidParameterError, ServerError
 
 MIN_PREFILL_FLOOR = 16  # tokens
-RETRY_AFTER_S = 1.0
 
 
 def prefill_floor(token_budget: int) -> int:
@@ -76,15 +75,13 @@ class Scheduler:
 
     # -- requests come and go --------------------------------------------------------------------------------
 
-    def add_request(self, request: Request, *, resume: bool = False) -> None:
-        """Queue a request. `resume` says that it was accepted once already, so a full queue is no reason to
-        refuse it now.
+    def add_request(self, request: Request) -> None:
+        """Queue a request, however many wait: how long the queue may be is the front end's question.
 
         Raises:
             InvalidParameterError: the prompt is empty, the id is taken, or nothing is left to generate.
             ContextLengthError: prompt + max_tokens is more than max_model_len.
             PoolTooSmallError: its KV could never fit into the pool.
-            OverloadedError: max_num_waiting requests are waiting.
         """
         if request.request_id in self._requests:
             raise InvalidParameterError(
@@ -96,12 +93,6 @@ class Scheduler:
                 f"the request resumes with {request.num_output_tokens} output tokens; its limit is "
                 f"{limit - request.num_prompt_tokens}, so nothing is left to generate",
                 param="output_token_ids",
-            )
-        if len(self._waiting) >= self.config.max_num_waiting and not resume:
-            raise OverloadedError(
-                f"{len(self._waiting)} requests are waiting; the queue holds {self.config.max_num_waiting} "
-                "(--max-num-waiting)",
-                retry_after=RETRY_AFTER_S,
             )
         request.max_total_tokens = limit
         self.blocks.extend_keys(request)
@@ -270,9 +261,7 @@ class Scheduler:
 
     # -- apply its results -----------------------------------------------------------------------------------
 
-    def update(
-        self, scheduled: SchedulerOutput, result: ModelRunnerOutput, now: float
-    ) -> list[RequestResult]:
+    def update(self, scheduled: SchedulerOutput, result: ModelRunnerOutput) -> list[RequestResult]:
         """Apply what a step computed; return what it brought to each request that got a token or ended.
 
         Requests that were aborted since `schedule` bring nothing.
@@ -283,7 +272,6 @@ class Scheduler:
         in_flight = self._in_flight.pop(scheduled.step, None)
         if in_flight is None:
             raise ServerError(f"step {scheduled.step} is not in flight; its results cannot be applied")
-        scheduled.updated_at = now
         results = []
         for request, share in zip(in_flight, scheduled.scheduled, strict=True):
             if request.status is RequestStatus.RUNNING:
@@ -340,7 +328,6 @@ class Scheduler:
             num_blocks=pool.num_blocks,
             num_free_blocks=pool.num_free,
             num_cached_blocks=pool.num_cached,
-            num_used_blocks=pool.num_used,
             num_preemptions=self._num_preemptions,
             num_evictions=pool.num_evictions,
             prefix_query_tokens=self.blocks.num_query_tokens,

@@ -76,7 +76,6 @@ class StepPlan:
             preempted=self.preempted,
             num_scheduled_tokens=self.budget - self.left,
             token_budget=self.budget,
-            scheduled_at=self.now,
         )
 
 

@@ -36,10 +36,6 @@ class SyncEngineClient(Protocol):
         """Run one step; None when there was nothing to do. Raises EngineDeadError once a step has failed."""
         ...
 
-    def has_unfinished(self) -> bool:
-        """True while `step` has something to do."""
-        ...
-
     def close(self) -> None:
         """Stop threads and release memory."""
         ...
@@ -78,11 +74,6 @@ class AsyncEngineClient(Protocol):
         ...
 
     @property
-    def is_alive(self) -> bool:
-        """True from the start until the engine's end has been noticed."""
-        ...
-
-    @property
     def pid(self) -> int | None:
         """Process id of a live engine process."""
         ...
@@ -118,10 +109,6 @@ class InProcessClient:
     def step(self) -> StepFrame | None:
         """See `SyncEngineClient.step`."""
         return self._engine.step()
-
-    def has_unfinished(self) -> bool:
-        """See `SyncEngineClient.has_unfinished`."""
-        return self._engine.has_unfinished()
 
     def close(self) -> None:
         """See `SyncEngineClient.close`."""

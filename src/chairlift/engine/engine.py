@@ -54,8 +54,7 @@ class Engine:
                     eos_token_ids=request.eos_token_ids,
                     output_token_ids=request.output_token_ids,
                     arrival_time=request.arrival_time,
-                ),
-                resume=True,
+                )
             )
         except ChairliftError as error:
             refusal = TokenUpdate(
@@ -102,7 +101,7 @@ class Engine:
         else:
             output = ModelRunnerOutput()
         executed = self._clock()
-        results = self._scheduler.update(scheduled, output, executed)
+        results = self._scheduler.update(scheduled, output)
         refused, self._refused = self._refused, []
         stats = self.stats()
         finished = self._clock()

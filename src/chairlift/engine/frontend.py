@@ -138,11 +138,6 @@ class AsyncFrontend:
         """Choices that wait or run."""
         return len(self._choices)
 
-    @property
-    def engine_pid(self) -> int | None:
-        """Process id of the engine while it lives."""
-        return self._client.pid
-
     # -- requests --------------------------------------------------------------------------------------------
     def submit(
         self, prompt_token_ids: Sequence[int], params: SamplingParams, *, request_id: str
@@ -180,7 +175,7 @@ class AsyncFrontend:
         return self._timeline.describe(request_id)
 
     def _check_load(self, more: int) -> None:
-        info, unfinished = self.info, len(self._choices)
+        info, unfinished = self.info, self.num_unfinished
         limit = info.max_num_seqs + info.max_num_waiting
         if unfinished + more > limit:
             raise OverloadedError(
@@ -300,21 +295,22 @@ class AsyncFrontend:
                 logger.error("request %s fails: %s", choice.stream.request_id, error.message)
                 self._fail(choice.stream, error)
         logger.warning(
-            "the engine died: %s; %d choices go on when it is back", death.message, len(self._choices)
+            "the engine died: %s; %d choices go on when it is back", death.message, self.num_unfinished
         )
         if self._dies_young():
             self._give_up(f"it died {MAX_STARTS + 1} times soon after it was started: {death.message}")
             return
         died_at = self._clock()
         if await self._restart():
-            logger.warning("the engine is back after %.1f s", self._clock() - died_at)
+            seconds = self._clock() - died_at
+            logger.warning("the engine is back after %.1f s, as process %s", seconds, self._client.pid)
             self._set_ready()
             for choice_id in self._ledger.boarding(self._choices.ids()):
                 self._send(choice_id)
 
     def _dies_young(self) -> bool:
         """True when idle engines keep dying soon after they got ready: restarting them for ever helps nobody."""
-        young = not len(self._choices) and self._clock() - self._ready_at < YOUNG_S
+        young = self.num_unfinished == 0 and self._clock() - self._ready_at < YOUNG_S
         self._young_deaths = self._young_deaths + 1 if young else 0
         return self._young_deaths > MAX_STARTS
 
@@ -365,4 +361,4 @@ class AsyncFrontend:
                 self._fail(choice.stream, EngineDeadError(f"the engine is gone: {reason}"))
 
     def _is_busy(self) -> bool:
-        return self._state == "ready" and len(self._choices) > 0
+        return self._state == "ready" and self.num_unfinished > 0

@@ -74,11 +74,6 @@ class EngineMetrics:
             self._registry.register(self)
         return self._registry
 
-    @property
-    def gauges(self) -> StepStats:
-        """Running, waiting and KV blocks after the last step."""
-        return self._now
-
     def stepped(self, frame: StepFrame) -> None:
         """Enter a step's record."""
         self._now = frame.stats

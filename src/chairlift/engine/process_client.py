@@ -136,14 +136,10 @@ class ProcessClient:
             self._link.lose(reason)
 
     @property
-    def is_alive(self) -> bool:
-        """See `AsyncEngineClient.is_alive`."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
     def pid(self) -> int | None:
         """See `AsyncEngineClient.pid`."""
-        return self._process.pid if self._process is not None and self.is_alive else None
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
 
     def close(self) -> None:
         """Ask the engine to stop, and end it by force if it has not within five seconds (at once while it loads)."""
