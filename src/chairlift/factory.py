@@ -5,7 +5,9 @@ Imports happen inside the functions: the front end of `serve` needs the tokenize
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
     from chairlift.tokenizer.base import Tokenizer
     from chairlift.tokenizer.chat_template import ChatTemplate
 
-SLOW_BACKEND_NOTICE = (
-    "no native kernels (was there a C++ compiler at install time?): the reference backend is a correctness tool, "
-    "very slow and outside the same-bits promise"
+REFERENCE_NOTICE = (
+    "the reference backend is a correctness tool, very slow and outside the same-bits promise (P2)"
 )
+NO_KERNELS_NOTICE = f"no native kernels (was there a C++ compiler at install time?): {REFERENCE_NOTICE}"
+
+_logger = logging.getLogger("chairlift")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +62,32 @@ def resolve_model(config: EngineConfig, *, index_url: str = DEFAULT_INDEX_URL) -
 
 
 def open_front(config: EngineConfig) -> Front:
-    """Tokenizer and chat template of a resolved config's model; reads no weights."""
+    """Tokenizer and chat template of a resolved config's model; reads no weights.
+
+    Raises:
+        ModelLoadError: they cannot be read, or the tokenizer has ids that the model does not know.
+        ConfigError: --chat-template names no file.
+    """
     files = _model_files(config)
     template = _template_source(config.model, files)
     tokenizer = _open_tokenizer(config.model, files, template)
+    if config.model.tokenizer is not None and tokenizer.vocab_size > files.spec.vocab_size:
+        raise ModelLoadError(
+            f"--tokenizer {config.model.tokenizer} has {tokenizer.vocab_size} ids, more than the "
+            f"{files.spec.vocab_size} of the model's vocabulary; give the tokenizer that the model was trained with"
+        )
     return Front(files.name, tokenizer, _chat_template(template, tokenizer))
+
+
+def open_engine(config: EngineConfig) -> Engine:
+    """`build_engine` for use in the caller's own process: what was noticed goes to the log "chairlift".
+
+    `serve` has its engine elsewhere and shows the same notices in its banner.
+    """
+    engine = build_engine(config)
+    for notice in engine.info.notices:
+        _logger.warning("%s", notice)
+    return engine
 
 
 def build_engine(config: EngineConfig) -> Engine:
@@ -72,15 +97,29 @@ def build_engine(config: EngineConfig) -> Engine:
         ModelLoadError: the model cannot be read.
         ConfigError: flags contradict the model or the machine.
     """
+    files = _model_files(config)
+    with ExitStack() as undo:
+        ops = create_ops(config.compute, config.scheduler.max_num_batched_tokens)
+        undo.callback(ops.close)
+        try:
+            engine = _engine(config, files, ops)
+        except MemoryError as error:
+            raise ConfigError(
+                "there is not enough memory; lower --kv-cache-memory (or --num-kv-blocks), "
+                f"--max-num-batched-tokens or --max-num-seqs ({error})"
+            ) from error
+        undo.pop_all()
+    return engine
+
+
+def _engine(config: EngineConfig, files: ModelFiles, ops: Ops) -> Engine:
     from chairlift.core.scheduler import Scheduler
     from chairlift.engine.engine import Engine
     from chairlift.model.loader import load_model
     from chairlift.runner.memory import available_memory_bytes, plan_kv_cache
     from chairlift.runner.model_runner import ModelRunner
 
-    files = _model_files(config)
     cache, limits = config.cache, config.scheduler
-    ops = create_ops(config.compute, limits.max_num_batched_tokens)
     model = load_model(files, ops, config.model.max_model_len)
     one_block = model.kv_cache_spec(1, cache.block_size, cache.kv_cache_dtype)
     plan = plan_kv_cache(
@@ -114,7 +153,8 @@ def create_ops(compute: ComputeConfig, max_num_tokens: int) -> Ops:
     """The backend that the config names; "auto" is native kernels where they are built, else the reference.
 
     Raises:
-        ConfigError: `cpu` was asked for by name and the native module is not there.
+        ConfigError: `cpu` was asked for by name and the native module is not there, or the machine refuses
+            the instruction set or so many threads.
     """
     if compute.backend != "reference":
         try:
@@ -124,7 +164,10 @@ def create_ops(compute: ComputeConfig, max_num_tokens: int) -> Ops:
                 raise ConfigError(f"--backend cpu: the native module cannot be loaded ({error})") from error
         else:
             threads = compute.threads or len(os.sched_getaffinity(0))
-            return CpuOps(threads, max_num_tokens, max_num_tokens, compute.isa)
+            try:
+                return CpuOps(threads, max_num_tokens, max_num_tokens, compute.isa)
+            except (ValueError, RuntimeError) as error:
+                raise ConfigError(f"--isa {compute.isa} with --threads {threads}: {error}") from error
     from chairlift.ops.reference import ReferenceOps
 
     return ReferenceOps(max_num_tokens, max_num_tokens)
@@ -198,7 +241,7 @@ def _chat_template(source: str | None, tokenizer: Tokenizer) -> ChatTemplate | N
 def _info(config: EngineConfig, files: ModelFiles, ops: Ops, pool: KVCacheSpec, plan: KVPlan) -> EngineInfo:
     from chairlift.engine.types import EngineInfo
 
-    slow = [SLOW_BACKEND_NOTICE] if ops.name == "reference" and config.compute.backend == "auto" else []
+    slow = REFERENCE_NOTICE if config.compute.backend == "reference" else NO_KERNELS_NOTICE
     return EngineInfo(
         model_name=files.name,
         vocab_size=files.spec.vocab_size,
@@ -211,5 +254,5 @@ def _info(config: EngineConfig, files: ModelFiles, ops: Ops, pool: KVCacheSpec, 
         kv_cache_dtype=pool.dtype,
         backend=ops.name,
         details={"kv pool MiB": f"{pool.num_blocks * pool.bytes_per_block / 2**20:.0f}", **ops.describe()},
-        notices=[*slow, *plan.notices],
+        notices=[*([slow] if ops.name == "reference" else []), *plan.notices],
     )

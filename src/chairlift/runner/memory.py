@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chairlift.config import CacheConfig
+from chairlift.config import MAX_KV_BLOCKS, CacheConfig
 from chairlift.errors import ConfigError
 
 MIB = 2**20
@@ -79,7 +79,7 @@ def _num_blocks(cache: CacheConfig, bytes_per_block: int, most: int, available_b
                 f"--kv-cache-memory is {cache.kv_cache_memory} bytes; one block of {cache.block_size} tokens "
                 f"takes {bytes_per_block} bytes"
             )
-        return blocks
+        return min(blocks, MAX_KV_BLOCKS)
     blocks = min(most, available_bytes // FREE_SHARE // bytes_per_block)
     if blocks < 1:
         raise ConfigError(
