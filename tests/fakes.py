@@ -213,6 +213,7 @@ def build(
     max_num_batched_tokens: int = 256,
     max_num_waiting: int = 1024,
     enable_prefix_caching: bool = True,
+    vocab_size: int = FIRST_WORD + 41,
 ) -> Assembly:
     """A real engine and scheduler on a scripted runner."""
     runner = runner or ScriptedRunner()
@@ -225,7 +226,7 @@ def build(
     )
     info = EngineInfo(
         model_name="scripted",
-        vocab_size=ByteTokenizer().vocab_size,
+        vocab_size=vocab_size,
         max_model_len=max_model_len,
         num_kv_blocks=num_kv_blocks,
         block_size=block_size,

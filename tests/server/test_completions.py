@@ -9,6 +9,7 @@ import pytest
 
 from fakes import ByteTokenizer
 from server.serving import Served, parse_events, serving
+from tokenizer import goldens
 
 URL = "/v1/completions"
 
@@ -349,3 +350,16 @@ def test_streams_are_event_streams(server: Served) -> None:
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "a😀é世!"
     assert "\ufffd" not in response.text
     assert response.headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_first_space_of_a_completion_is_kept(stream: bool) -> None:
+    """B25: a completion goes on where the prompt ended, also with a tokenizer that drops a text's first space."""
+    tokenizer = goldens.spm()
+    prompt, output = (tokenizer.encode(text, add_special_tokens=False) for text in ("lift", "token"))
+    assert tokenizer.decode(output) == "token"
+    engine = {"vocab_size": tokenizer.vocab_size}
+    with serving({tuple(prompt): output}, tokenizer=tokenizer, engine=engine) as served:
+        body = {"prompt": prompt, "max_tokens": len(output), "echo": True}
+        chunks = served.stream(URL, body) if stream else [served.complete(**body)]
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "lift token"

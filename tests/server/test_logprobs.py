@@ -42,15 +42,17 @@ def test_a_bos_that_was_added_takes_no_room() -> None:
     assert typed["text_offset"] == [0, 12, 13]
 
 
-def test_a_stripped_leading_space_takes_no_room() -> None:
-    """SentencePiece drops the first space of a text, and the offsets know."""
+def test_the_space_before_a_text_takes_no_room() -> None:
+    """SentencePiece drops the first space of an echoed prompt, not that of the completion; the offsets know."""
     tokenizer = goldens.spm()
     ids = tokenizer.encode("lift token", add_special_tokens=False)
-    offsets = CompletionLogprobs(tokenizer, skip_special_tokens=True).add([entry_of(i, 0) for i in ids])
-    text = tokenizer.decode(ids)
-    starts = [tokenizer.decode(ids[:count]) for count in range(len(ids))]
-    assert offsets["text_offset"] == [len(start) for start in starts]
+    text, entries = tokenizer.decode(ids), [entry_of(i, 0) for i in ids]
     assert text == "lift token"
+    starts = [tokenizer.decode(ids[:count]) for count in range(len(ids))]
+    logprobs = CompletionLogprobs(tokenizer, skip_special_tokens=True)
+    prompt, completion = logprobs.add_prompt(ids, entries, text), logprobs.add(entries)
+    assert prompt["text_offset"] == [len(start) for start in starts]
+    assert completion["text_offset"] == [len(text), *(len(text) + len(start) + 1 for start in starts[1:])]
 
 
 def test_equal_texts_keep_the_most_likely() -> None:

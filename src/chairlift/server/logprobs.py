@@ -48,13 +48,14 @@ class CompletionLogprobs:
         self._skip_special_tokens = skip_special_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
-        self._strip_next = tokenizer.strips_leading_space
+        self._strip_next = False  # only the prompt begins a text, a completion goes on
 
     def add_prompt(
         self, token_ids: Sequence[int], entries: Sequence[TokenLogprobs | None], text: str
     ) -> dict[str, Any]:
         """The prompt's part (echo); `text` is how the prompt is shown."""
         hidden = self._hides_first(token_ids, text)
+        self._strip_next = self._tokenizer.strips_leading_space
         piece = _empty()
         for position, (token_id, entry) in enumerate(zip(token_ids, entries, strict=True)):
             self._append(piece, token_id, entry, shown=not (hidden and position == 0))

@@ -11,13 +11,17 @@ from chairlift.tokenizer.base import Tokenizer
 
 
 class IncrementalDetokenizer:
-    """Joined `push` results plus `flush` equal `tokenizer.decode` of the same ids."""
+    """The text that tokens add to what came before them.
+
+    Joined, `push` results plus `flush` equal `tokenizer.decode` of the same ids, but for a first space: `decode`
+    may take it for the one that the tokenizer puts before a text (`strips_leading_space`), while here a text goes
+    on, so it is kept.
+    """
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._strip_next = tokenizer.strips_leading_space
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; "" while a character is unfinished.
@@ -26,11 +30,7 @@ class IncrementalDetokenizer:
         """
         if self._skip_special_tokens and self._tokenizer.is_special(token_id):
             return ""
-        data = self._tokenizer.token_bytes(token_id)
-        if self._strip_next and data:
-            self._strip_next = False
-            data = data[1:] if data.startswith(b" ") else data
-        return self._decoder.decode(data)
+        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
 
     def flush(self) -> str:
         """What is left at the end: U+FFFD for a character that was never finished, else ""."""
