@@ -88,12 +88,14 @@ struct Group {
   static CHAIRLIFT_INLINE void add_field(Rows<R>& x, const uint8_t* group, int64_t panel_bytes,
                                          const Affine (&affine)[P], const __m512i& mask, float* buffer,
                                          Sums<R, P>& sums) {
+    constexpr bool hold = Bits == 4 && R <= 16;
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
       __m512 w[P];
 #pragma GCC unroll 4
       for (int p = 0; p < P; ++p) {
-        w[p] = weight<last>(group + p * panel_bytes + row * kWidth * 4, mask, affine[p]);
+        const __m512i field = field_of<hold, last>(group + p * panel_bytes + row * kWidth * 4, mask);
+        w[p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(field), affine[p].scale, affine[p].offset);
         if (keep) _mm512_store_ps(buffer + row * kWidth, w[p]);
       }
       sums.add(x, w);
@@ -101,17 +103,19 @@ struct Group {
     }
   }
 
-  // Written out because GCC would hold the dwords of all rows in registers from field to field, and sums in memory.
-  template <bool last>
-  static CHAIRLIFT_INLINE __m512 weight(const uint8_t* dwords, __m512i mask, const Affine& affine) {
+  // GCC likes to hold the dwords of all rows in registers from field to field. Where there is no room for that beside
+  // the sums, instructions written out read them from memory.
+  template <bool hold, bool last>
+  static CHAIRLIFT_INLINE __m512i field_of(const uint8_t* dwords, __m512i mask) {
     const auto& packed = *reinterpret_cast<const __m512i*>(dwords);
+    if (hold) return last ? _mm512_srli_epi32(packed, 32 - Bits) : _mm512_and_si512(packed, mask);
     __m512i field;
     if (last) {
       asm("vpsrld %2, %1, %0" : "=v"(field) : "m"(packed), "i"(32 - Bits));
     } else {
       asm("vpandd %2, %1, %0" : "=v"(field) : "v"(mask), "m"(packed));
     }
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(field), affine.scale, affine.offset);
+    return field;
   }
 };
 
