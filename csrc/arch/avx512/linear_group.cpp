@@ -37,11 +37,13 @@ struct Group {
       scaled = static_cast<__mmask16>(~_mm512_fpclass_ps_mask(scale, kZeroInfinityNaN));
     }
 
-    // Divides the scale by 2^Bits in its exponent: a product would take time from the fma units. A file's f16 is far
-    // from the smallest exponents of f32.
+    // Divides the scale by 2^Bits. A single row does so with a product; with more, the fma units are busier than
+    // the others, and it is done in the exponent. A file's f16 is far from the smallest exponents of f32.
+    template <bool product>
     CHAIRLIFT_INLINE void next_field() {
       const __m512i bits = _mm512_castps_si512(scale);
-      scale = _mm512_castsi512_ps(_mm512_mask_sub_epi32(bits, scaled, bits, _mm512_set1_epi32(Bits << 23)));
+      scale = product ? _mm512_mul_ps(scale, _mm512_set1_ps(1.0f / (1 << Bits)))
+                      : _mm512_castsi512_ps(_mm512_mask_sub_epi32(bits, scaled, bits, _mm512_set1_epi32(Bits << 23)));
     }
   };
 
@@ -64,7 +66,7 @@ struct Group {
         add_field<R, P, keep, false>(x, group, panel_bytes, affine, mask, buffer, sums);
         mask = _mm512_slli_epi32(mask, Bits);
 #pragma GCC unroll 4
-        for (int p = 0; p < P; ++p) affine[p].next_field();
+        for (int p = 0; p < P; ++p) affine[p].template next_field<R == 1>();
         buffer += kRows * kWidth;
       }
 #pragma GCC unroll 4
