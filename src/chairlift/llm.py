@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from operator import index
+from threading import RLock
 from typing import Any, TypedDict
 
 from chairlift import factory
@@ -11,9 +14,10 @@ from chairlift.config import EngineConfig
 from chairlift.engine.client import InProcessClient
 from chairlift.engine.offline import OfflineFrontend, OfflineRequest
 from chairlift.engine.types import CompletionDelta, EngineInfo, RequestOutput, StepStats
-from chairlift.errors import InvalidParameterError
+from chairlift.errors import ConfigError, EngineDeadError, InvalidParameterError
 from chairlift.progress import Progress
 from chairlift.sampling_params import SamplingParams
+from chairlift.tokenizer.messages import normalize_messages
 
 
 class TokensPrompt(TypedDict):
@@ -29,17 +33,32 @@ Message = Mapping[str, Any]
 class LLM:
     """One model, loaded and ready. `generate` and `chat` batch continuously whatever they are given.
 
+    Calls from several threads take turns: hand in many prompts at once to have them share the steps.
+    What was noticed at the start (a clamped context, a slow backend) goes to the log "chairlift" as warnings.
+
     Args:
-        model: path of a `.gguf` file or a Hugging Face folder; None is the built-in default model.
+        model: path of a `.gguf` file or a Hugging Face folder; None is the built-in default model. It is kept in
+            `download_dir`, ~/.cache/chairlift unless given: the environment variables that move the cache of the
+            `chairlift` command ($CHAIRLIFT_CACHE, $XDG_CACHE_HOME) are not read here.
         enable_prefix_caching: reuse the KV of shared prompt prefixes, between calls too.
-        flags: any other flag of `chairlift serve`, with underscores (`max_num_seqs=8, threads=1, ...`).
+        flags: any other engine flag of `chairlift generate`, with underscores (`max_num_seqs=8, threads=1, ...`).
 
     Raises:
-        ConfigError: a flag is unknown or out of range.
+        ConfigError: a flag is unknown, of the wrong type or out of range.
         ModelLoadError: the model cannot be read.
     """
 
-    def __init__(self, model: str | None = None, *, enable_prefix_caching: bool = True, **flags: Any) -> None:
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        enable_prefix_caching: bool = True,
+        **flags: Any,
+    ) -> None:
+        if "max_num_waiting" in flags:
+            raise ConfigError(
+                "max_num_waiting is a setting of `chairlift serve`: LLM queues whatever it is given at once"
+            )
         config = EngineConfig.from_flags(model=model, enable_prefix_caching=enable_prefix_caching, **flags)
         self._open(factory.resolve_model(config))
 
@@ -52,11 +71,13 @@ class LLM:
 
     def _open(self, config: EngineConfig) -> None:
         front = factory.open_front(config)
-        self._client = InProcessClient(factory.build_engine(config))
+        self._client = InProcessClient(factory.open_engine(config))
         self._frontend = OfflineFrontend(self._client, front.tokenizer, seed=config.seed)
         self._tokenizer = front.tokenizer
         self._chat_template = front.chat_template
         self._ids = count()
+        self._lock = RLock()  # the engine has one caller at a time
+        self._closed = False
 
     @property
     def info(self) -> EngineInfo:
@@ -70,8 +91,8 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: Prompt | Iterable[Prompt],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
@@ -82,40 +103,53 @@ class LLM:
 
         Raises:
             RequestError: a prompt or a parameter is wrong; nothing has run then.
+            EngineDeadError: this LLM is closed.
         """
-        requests = self._requests(prompts, sampling_params)
-        total = sum(request.params.n for request in requests)
-        with Progress("Generating", total, "choices", enabled=use_tqdm) as progress:
-            return self._frontend.run(
-                requests, on_finished=lambda output: progress.advance(len(output.outputs))
-            )
+        with self._lock:
+            self._check_open()
+            requests = self._requests(prompts, sampling_params)
+            total = sum(request.params.n for request in requests)
+            with Progress("Generating", total, "choices", enabled=use_tqdm) as progress:
+                return self._frontend.run(
+                    requests, on_finished=lambda output: progress.advance(len(output.outputs))
+                )
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or several at once, through the model's chat template."""
-        several = bool(messages) and not isinstance(messages[0], Mapping)
-        conversations: Any = messages if several else [messages]
-        return self.generate(
-            [self._chat_prompt(conversation) for conversation in conversations],
-            sampling_params,
-            use_tqdm=use_tqdm,
-        )
+        """Answer one conversation, or several at once, through the model's chat template.
+
+        Messages are OpenAI's, read as the server reads them. Raises what `generate` raises.
+        """
+        several = _is_list(messages) and len(messages) > 0 and all(_is_list(item) for item in messages)
+        conversations: Sequence[Any] = messages if several else [messages]
+        with self._lock:
+            self._check_open()
+            prompts = [self._chat_prompt(conversation) for conversation in conversations]
+            return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def stream_chat(
         self, messages: Sequence[Message], sampling_params: SamplingParams
     ) -> Iterator[CompletionDelta]:
-        """Answer one conversation, yielding text as it comes."""
-        (request,) = self._requests([self._chat_prompt(messages)], sampling_params)
-        return self._frontend.stream(request)
+        """Answer one conversation, yielding text as it comes; other calls run between its steps.
+
+        Raises what `generate` raises, at once.
+        """
+        with self._lock:
+            self._check_open()
+            (request,) = self._requests([self._chat_prompt(messages)], sampling_params)
+            return self._in_turns(self._frontend.stream(request))
 
     def close(self) -> None:
-        """Stop the worker threads and release the memory."""
-        self._client.close()
+        """Stop the worker threads and release the memory, after the call under way; more than once is fine."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._client.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -123,41 +157,83 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _chat_prompt(self, messages: Sequence[Message]) -> TokensPrompt:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineDeadError("this LLM is closed; open another one")
+
+    def _in_turns(self, deltas: Generator[CompletionDelta, None, None]) -> Iterator[CompletionDelta]:
+        try:
+            while True:
+                with self._lock:
+                    self._check_open()
+                    delta = next(deltas, None)
+                if delta is None:
+                    return
+                yield delta
+        finally:
+            with self._lock:
+                deltas.close()
+
+    def _chat_prompt(self, messages: Any) -> TokensPrompt:
         if self._chat_template is None:
             raise InvalidParameterError("the model has no chat template; give one with chat_template=FILE")
-        text = self._chat_template.render(list(messages), add_generation_prompt=True)
+        text = self._chat_template.render(normalize_messages(messages), add_generation_prompt=True)
         return {"prompt_token_ids": self._tokenizer.encode(text, add_special_tokens=False)}
 
-    def _requests(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-    ) -> list[OfflineRequest]:
-        many: Sequence[Any] = [prompts] if isinstance(prompts, (str, Mapping)) else prompts
+    def _requests(self, prompts: Any, sampling_params: Any) -> list[OfflineRequest]:
+        many = [prompts] if isinstance(prompts, (str, Mapping)) else _listed(prompts, "prompts", _PROMPT_FORM)
         params = _one_each(sampling_params, len(many))
         return [self._request(prompt, each) for prompt, each in zip(many, params, strict=True)]
 
-    def _request(self, prompt: Prompt, params: SamplingParams) -> OfflineRequest:
+    def _request(self, prompt: Any, params: SamplingParams) -> OfflineRequest:
         request_id = f"offline-{next(self._ids)}"
         if isinstance(prompt, str):
             return OfflineRequest(request_id, prompt, self._tokenizer.encode(prompt), params)
-        if isinstance(prompt, Mapping) and "prompt_token_ids" in prompt:
-            return OfflineRequest(request_id, None, list(prompt["prompt_token_ids"]), params)
-        raise InvalidParameterError(
-            f"a prompt is a text or {{'prompt_token_ids': [...]}}, not {type(prompt).__name__}",
-            param="prompt",
-        )
+        if isinstance(prompt, Mapping) and set(prompt) == {"prompt_token_ids"}:
+            return OfflineRequest(request_id, None, _token_ids(prompt["prompt_token_ids"]), params)
+        raise InvalidParameterError(f"a prompt is {_PROMPT_FORM}, not {prompt!r:.80}", param="prompts")
 
 
-def _one_each(
-    params: SamplingParams | Sequence[SamplingParams] | None, number: int
-) -> Sequence[SamplingParams]:
+_PROMPT_FORM = "a text or {'prompt_token_ids': [...]}"
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _listed(value: Any, param: str, item: str) -> list[Any]:
+    """The items of any iterable but a text or a mapping, which would be an item itself."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
+        raise InvalidParameterError(f"{param} is {value!r:.80}; it must be {item}, or several", param=param)
+    return list(value)
+
+
+def _token_ids(ids: Any) -> list[int]:
+    """Token ids as plain integers; those of numpy are fine."""
+    return [_token_id(token_id) for token_id in _listed(ids, "prompts", "token ids")]
+
+
+def _token_id(value: Any) -> int:
+    try:
+        if not isinstance(value, bool):
+            return index(value)
+    except TypeError:
+        pass
+    raise InvalidParameterError(f"prompt_token_ids has {value!r:.80}, not a token id", param="prompts")
+
+
+def _one_each(params: Any, number: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * number
-    if len(params) != number:
+    many = _listed(params, "sampling_params", "a SamplingParams")
+    for each in many:
+        if not isinstance(each, SamplingParams):
+            raise InvalidParameterError(
+                f"sampling_params has {each!r:.80}, not a SamplingParams", param="sampling_params"
+            )
+    if len(many) != number:
         raise InvalidParameterError(
-            f"{len(params)} sampling_params for {number} prompts; give one for all or one each",
+            f"{len(many)} sampling_params for {number} prompts; give one for all or one each",
             param="sampling_params",
         )
-    return params
+    return many

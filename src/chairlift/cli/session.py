@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from chairlift.cli.flags import engine_config
@@ -14,10 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_llm(args: argparse.Namespace) -> LLM:
-    """Load the model that the flags name; notices (clamped context, slow backend) go to stderr."""
+    """Load the model that the flags name; notices (clamped context, slow backend) are logged, hence on stderr."""
     from chairlift.llm import LLM  # numpy and the kernels load here, not for --help
 
-    llm = LLM.from_config(resolve_model(engine_config(args, args.model)))
-    for notice in llm.info.notices:
-        print(f"note: {notice}", file=sys.stderr)
-    return llm
+    return LLM.from_config(resolve_model(engine_config(args, args.model)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from chairlift.core.messages import TokenLogprobs
@@ -100,7 +100,7 @@ class OfflineFrontend:
             self._drop(jobs)
         return [self._result(job) for job in jobs]
 
-    def stream(self, request: OfflineRequest) -> Iterator[CompletionDelta]:
+    def stream(self, request: OfflineRequest) -> Generator[CompletionDelta, None, None]:
         """Complete one request and yield what each step brings; closing the iterator drops the request.
 
         Raises:
@@ -111,7 +111,7 @@ class OfflineFrontend:
         job.unread = []
         return self._read(job, job.unread)
 
-    def _read(self, job: _Job, unread: list[CompletionDelta]) -> Iterator[CompletionDelta]:
+    def _read(self, job: _Job, unread: list[CompletionDelta]) -> Generator[CompletionDelta, None, None]:
         try:
             self._add(job)
             while unread or not job.finished:
