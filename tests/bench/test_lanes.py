@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from chairlift.bench.lanes import Lane, Recording, draw
-from chairlift.bench.workload import synthetic
+from chairlift.bench.workload import from_file, synthetic
+from chairlift.errors import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -33,3 +40,27 @@ def test_the_synthetic_mix_is_deterministic_and_in_the_vocabulary() -> None:
     assert first == second
     assert all(0 <= token < 500 for item in first for token in item.prompt_token_ids)
     assert all(a.arrival_s <= b.arrival_s for a, b in pairwise(first))
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [],
+        ["hello"],
+        "hello",
+        [{"max_tokens": 3}],
+        [{"prompt_token_ids": [], "max_tokens": 3}],
+        [{"prompt_token_ids": ["5"], "max_tokens": 3}],
+        [{"prompt_token_ids": [1.5], "max_tokens": 3}],
+        [{"prompt_token_ids": [5], "max_tokens": 0}],
+        [{"prompt_token_ids": [5], "max_tokens": True}],
+        [{"prompt_token_ids": [5], "max_tokens": 3, "arrival_s": -1}],
+        [{"prompt_token_ids": [5], "max_tokens": 3, "arrival_s": math.nan}],
+    ],
+)
+def test_a_file_that_is_no_workload_is_refused(requests: Any, tmp_path: Path) -> None:
+    """Nothing in a file is guessed: a wrong request is an error that names file and flag."""
+    path = tmp_path / "w.json"
+    path.write_text(json.dumps({"requests": requests}))
+    with pytest.raises(ConfigError, match=r"--workload .*not a workload file"):
+        from_file(str(path))

@@ -98,6 +98,32 @@ def test_bench_lanes_draws_a_run(tiny_model: Path, tmp_path: Path) -> None:
     assert "3 requests" in "".join(root.itertext())
 
 
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        ('[{"prompt_token_ids": [5, 99999], "max_tokens": 3}]', "request 0 has token id 99999"),
+        (
+            '[{"prompt_token_ids": [5], "max_tokens": 3}, {"prompt_token_ids": [], "max_tokens": 3}]',
+            "requests[1].prompt_token_ids",
+        ),
+        ('[{"prompt_token_ids": [5], "max_tokens": 9999}]', "request 0: "),
+    ],
+)
+def test_bench_lanes_refuses_what_the_engine_would(
+    tiny_model: Path, tmp_path: Path, requests: str, message: str
+) -> None:
+    """A request that cannot run is an error that names it, not a lane without a ride."""
+    workload = tmp_path / "w.json"
+    workload.write_text(f'{{"requests": {requests}}}')
+    target = tmp_path / "lanes.svg"
+    args = ("--workload", str(workload), "-o", str(target), "--model", str(tiny_model))
+    done = chairlift("bench", "lanes", *args, *SMALL)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not target.exists()
+
+
 def test_bench_lanes_refuses_a_file_that_is_no_workload(tiny_model: Path, tmp_path: Path) -> None:
     """A wrong --workload is a message, not a traceback."""
     wrong = tmp_path / "w.json"

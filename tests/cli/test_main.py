@@ -30,6 +30,48 @@ def test_serve_takes_the_flags_that_users_know() -> None:
     assert (args.model, args.kv_cache_memory, args.api_key) == ("m.gguf", 2 * 2**30, ["k"])
 
 
+@pytest.mark.parametrize("command", ["bench lanes", "generate", "chat", "serve"])
+def test_a_command_offers_only_flags_that_act(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The queue limit is the server's, and ids need neither tokenizer, template nor seed."""
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    shown = capsys.readouterr().out
+    text = ("--tokenizer", "--chat-template", "--seed")
+    assert ("--max-num-waiting" in shown) == (command == "serve")
+    assert all((flag in shown) == (command != "bench lanes") for flag in text)
+
+
+def test_bench_lanes_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help begins with what it is, and `bench` promises what it has."""
+    with pytest.raises(SystemExit):
+        main(["bench", "lanes", "--help"])
+    assert "one lane per request" in capsys.readouterr().out
+    assert "throughput" not in COMMANDS["bench"][1]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("bench lanes --requests 0", "--requests is 0; it must be at least 1"),
+        ("bench lanes --requests -1", "--requests is -1; it must be at least 1"),
+        ("bench lanes -o /nope/x.svg", "--output /nope/x.svg: no folder /nope"),
+        ("bench lanes -o /", "--output /: it is a folder"),
+        ("serve --step-log /nope/x", "--step-log /nope/x: no folder /nope"),
+        ("serve --step-timeout 0", "--step-timeout is 0; it must be more than 0 seconds"),
+        ("serve --step-timeout -1", "--step-timeout is -1; it must be more than 0 seconds"),
+        ("serve --step-timeout nan", "--step-timeout is nan; it must be more than 0 seconds"),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_any_work(
+    args: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 and one line, before the model (here: one that is not there) is looked at."""
+    words = args.split()
+    model = ["--model", "/no/such.gguf"] if words[0] == "bench" else ["/no/such.gguf"]
+    assert main([*words, *model]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_wrong_size_says_how_to_write_one(capsys: pytest.CaptureFixture[str]) -> None:
     """The size parser's message reaches the person through argparse."""
     with pytest.raises(SystemExit) as stopped:

@@ -13,7 +13,9 @@ from html import escape
 
 from chairlift.bench.workload import WorkItem
 from chairlift.engine.engine import Engine
+from chairlift.engine.failures import error_named
 from chairlift.engine.types import EngineRequest, StepFrame
+from chairlift.errors import ConfigError
 from chairlift.sampling_params import SamplingParams
 
 _PROMPT, _DECODE, _WAIT, _INK, _GRID = "#e8a33d", "#3d7ea6", "#d9d4cb", "#2b2b2b", "#ececec"
@@ -40,7 +42,13 @@ class Recording:
 
 
 def record(engine: Engine, items: Sequence[WorkItem], *, token_budget: int, title: str) -> Recording:
-    """Offer each item at its arrival time, step until all are answered, and keep what each step did."""
+    """Offer each item at its arrival time, step until all are answered, and keep what each step did.
+
+    Raises:
+        ConfigError: an item has a token id outside the vocabulary.
+        RequestError: the engine refuses an item; the message names it by its place.
+    """
+    _check_vocabulary(items, engine.info.vocab_size)
     start = time.monotonic()
     pending = sorted(enumerate(items), key=lambda pair: pair[1].arrival_s)
     frames: list[StepFrame] = []
@@ -51,10 +59,26 @@ def record(engine: Engine, items: Sequence[WorkItem], *, token_budget: int, titl
             engine.add_request(_request(index, item))
         frame = engine.step()
         if frame is not None:
+            _check_accepted(frame)
             frames.append(frame)
         elif pending:
             time.sleep(max(0.0, pending[0][1].arrival_s - (time.monotonic() - start)))
     return _recording(frames, items, start, token_budget, title)
+
+
+def _check_vocabulary(items: Sequence[WorkItem], vocab_size: int) -> None:
+    for index, item in enumerate(items):
+        wrong = [token_id for token_id in item.prompt_token_ids if not 0 <= token_id < vocab_size]
+        if wrong:
+            raise ConfigError(
+                f"request {index} has token id {wrong[0]}, outside the model's vocabulary [0, {vocab_size})"
+            )
+
+
+def _check_accepted(frame: StepFrame) -> None:
+    for update in frame.updates:
+        if update.finish_reason == "error":
+            raise error_named(update.error_code or "", f"request {update.request_id}: {update.error}")
 
 
 def _request(index: int, item: WorkItem) -> EngineRequest:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from chairlift.errors import ConfigError
 
@@ -14,11 +16,15 @@ _FIRST_PLAIN_ID = 100  # below are control tokens in every vocabulary we know
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """One request: when it arrives, what it asks, how much it wants back."""
+    """One request: what it asks, how much it wants back, when it arrives."""
 
-    arrival_s: float  # after the start of the run
-    prompt_token_ids: list[int]
-    max_tokens: int
+    prompt_token_ids: Annotated[list[int], msgspec.Meta(min_length=1)]
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    arrival_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # after the start of the run
+
+
+class _WorkloadFile(msgspec.Struct):
+    requests: Annotated[list[WorkItem], msgspec.Meta(min_length=1)]
 
 
 def synthetic(number: int, *, vocab_size: int, seed: int = 7, interval_s: float = 0.12) -> list[WorkItem]:
@@ -29,7 +35,7 @@ def synthetic(number: int, *, vocab_size: int, seed: int = 7, interval_s: float 
         prompt = min(320, 8 + int(rng.expovariate(1 / 48)))
         answer = min(160, 8 + int(rng.expovariate(1 / 48)))
         ids = [rng.randrange(_FIRST_PLAIN_ID, vocab_size) for _ in range(prompt)]
-        items.append(WorkItem(now, ids, answer))
+        items.append(WorkItem(ids, answer, now))
         now += rng.expovariate(1 / interval_s)
     return items
 
@@ -41,14 +47,6 @@ def from_file(path: str) -> list[WorkItem]:
         ConfigError: the file is not of that form.
     """
     try:
-        requests = json.loads(Path(path).read_text())["requests"]
-        return [
-            WorkItem(
-                float(r.get("arrival_s", 0.0)), [int(i) for i in r["prompt_token_ids"]], int(r["max_tokens"])
-            )
-            for r in requests
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"--workload {path}: not a workload file ({type(error).__name__}: {error})"
-        ) from error
+        return msgspec.json.decode(Path(path).read_bytes(), type=_WorkloadFile).requests
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"--workload {path}: not a workload file ({error})") from error

@@ -6,45 +6,46 @@ import argparse
 import sys
 from pathlib import Path
 
-from chairlift.cli.flags import add_engine_flags, engine_config
+from chairlift.cli.flags import add_engine_flags, add_model_option, engine_config
 from chairlift.cli.models import resolve_model
+from chairlift.cli.paths import check_writable
+from chairlift.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the sub-commands of `bench`."""
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     lanes = kinds.add_parser(
-        "lanes", help="draw a run as an SVG: one lane per request, tokens per step below"
+        "lanes",
+        help="draw a run as an SVG: one lane per request, tokens per step below",
+        description="Run a workload on a model and draw it as an SVG: one lane per request, from its arrival over "
+        "its wait and its prompt to its last token, and below how many tokens each step computed.",
     )
-    lanes.add_argument(
-        "--model", metavar="PATH", help=".gguf file or Hugging Face folder (default: SmolLM2-135M)"
-    )
+    add_model_option(lanes)
     lanes.add_argument("--output", "-o", default="lanes.svg", metavar="FILE", help="default: lanes.svg")
     lanes.add_argument("--workload", metavar="FILE", help="JSON file of requests (default: a synthetic mix)")
     lanes.add_argument("--requests", type=int, default=24, metavar="N", help="how many of them (default: 24)")
-    add_engine_flags(lanes)
+    add_engine_flags(lanes, text=False)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the workload and write the picture."""
+    if args.requests < 1:
+        raise ConfigError(f"--requests is {args.requests}; it must be at least 1")
+    check_writable("--output", args.output)
     from chairlift.bench.lanes import draw, record
     from chairlift.bench.workload import from_file, synthetic
-    from chairlift.factory import build_engine
+    from chairlift.factory import open_engine
 
-    engine = build_engine(resolve_model(engine_config(args, args.model)))
+    engine = open_engine(resolve_model(engine_config(args, args.model)))
     try:
         info = engine.info
-        items = (
-            from_file(args.workload)
-            if args.workload
-            else synthetic(args.requests, vocab_size=info.vocab_size)
-        )
-        title = (
-            f"{info.model_name}: {len(items[: args.requests])} requests board and leave while the lift runs"
-        )
-        recording = record(
-            engine, items[: args.requests], token_budget=info.max_num_batched_tokens, title=title
-        )
+        if args.workload:
+            items = from_file(args.workload)[: args.requests]
+        else:
+            items = synthetic(args.requests, vocab_size=info.vocab_size)
+        title = f"{info.model_name}: {len(items)} requests board and leave while the lift runs"
+        recording = record(engine, items, token_budget=info.max_num_batched_tokens, title=title)
     finally:
         engine.close()
     Path(args.output).write_text(draw(recording), encoding="utf-8")

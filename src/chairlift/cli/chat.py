@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from chairlift.cli.flags import add_engine_flags
+from chairlift.cli.flags import add_engine_flags, add_model_option
 from chairlift.cli.sampling import add_sampling_flags, sampling_params
 from chairlift.cli.session import open_llm
 from chairlift.errors import RequestError
@@ -19,9 +19,7 @@ _HELP = "/clear forgets the conversation, /exit or Ctrl-D leaves"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `chat`."""
-    parser.add_argument(
-        "--model", metavar="PATH", help=".gguf file or Hugging Face folder (default: SmolLM2-135M)"
-    )
+    add_model_option(parser)
     parser.add_argument("--system", metavar="TEXT", help="system message (default: the template's own)")
     add_sampling_flags(parser, max_tokens=None, temperature=0.2)
     add_engine_flags(parser)

@@ -40,67 +40,87 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `EngineConfig`, in groups; each defaults to None, which means the config's default."""
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "--tokenizer", metavar="PATH", help="tokenizer.json, folder or .gguf (default: the model's own)"
+def add_model_option(parser: argparse.ArgumentParser) -> None:
+    """Add --model, for the commands whose arguments are something else."""
+    parser.add_argument(
+        "--model", metavar="PATH", help=".gguf file or Hugging Face folder (default: SmolLM2-135M)"
     )
-    model.add_argument(
-        "--chat-template", metavar="FILE", help="Jinja file (default: the model's own template)"
-    )
-    model.add_argument(
+
+
+def add_engine_flags(parser: argparse.ArgumentParser, *, text: bool = True, queue: bool = False) -> None:
+    """Add the flags of `EngineConfig`, in groups; each defaults to None, which means the config's default.
+
+    Args:
+        text: the command reads and writes text: tokenizer, template, and the seed of requests that have none.
+        queue: requests come from outside and may have to be turned away.
+    """
+    _add_model_flags(parser.add_argument_group("model"), text)
+    _add_scheduling_flags(parser.add_argument_group("scheduling"), queue)
+    _add_cache_flags(parser.add_argument_group("KV cache"))
+    _add_compute_flags(parser.add_argument_group("compute"))
+    if text:
+        parser.add_argument("--seed", type=int, metavar="N", help="makes unseeded requests reproducible")
+
+
+def _add_model_flags(group: argparse._ArgumentGroup, text: bool) -> None:
+    if text:
+        group.add_argument(
+            "--tokenizer", metavar="PATH", help="tokenizer.json, folder or .gguf (default: the model's own)"
+        )
+        group.add_argument(
+            "--chat-template", metavar="FILE", help="Jinja file (default: the model's own template)"
+        )
+    group.add_argument(
         "--download-dir", metavar="DIR", help="where the default model is kept (default: user cache)"
     )
-    model.add_argument(
+    group.add_argument(
         "--max-model-len", type=int, metavar="TOKENS", help="context (default: as model and memory allow)"
     )
 
-    schedule = parser.add_argument_group("scheduling")
-    schedule.add_argument(
-        "--max-num-seqs", type=int, metavar="N", help="requests running at once (default: 64)"
-    )
-    schedule.add_argument(
+
+def _add_scheduling_flags(group: argparse._ArgumentGroup, queue: bool) -> None:
+    group.add_argument("--max-num-seqs", type=int, metavar="N", help="requests running at once (default: 64)")
+    group.add_argument(
         "--max-num-batched-tokens", type=int, metavar="N", help="token budget of a step (default: 256)"
     )
-    schedule.add_argument(
-        "--max-num-waiting", type=int, metavar="N", help="queue limit, then 429 (default: 1024)"
-    )
-    schedule.add_argument("--scheduling-policy", choices=POLICIES, help="who goes first (default: fcfs)")
+    if queue:
+        group.add_argument(
+            "--max-num-waiting", type=int, metavar="N", help="queue limit, then 429 (default: 1024)"
+        )
+    group.add_argument("--scheduling-policy", choices=POLICIES, help="who goes first (default: fcfs)")
 
-    cache = parser.add_argument_group("KV cache")
-    cache.add_argument("--block-size", type=int, metavar="TOKENS", help="tokens per block (default: 16)")
-    cache.add_argument(
+
+def _add_cache_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--block-size", type=int, metavar="TOKENS", help="tokens per block (default: 16)")
+    group.add_argument(
         "--kv-cache-dtype", choices=KV_CACHE_DTYPES, help="how K and V are stored (default: f16)"
     )
-    cache.add_argument(
+    group.add_argument(
         "--kv-cache-memory",
         type=size,
         metavar="SIZE",
         help="pool size, e.g. 2GiB (default: from free memory)",
     )
-    cache.add_argument(
+    group.add_argument(
         "--num-kv-blocks", type=int, metavar="N", help="exact pool size in blocks, for experiments"
     )
-    cache.add_argument(
+    group.add_argument(
         "--enable-prefix-caching",
         action=argparse.BooleanOptionalAction,
         default=None,
         help="reuse the KV of shared prompt prefixes (default: on)",
     )
 
-    compute = parser.add_argument_group("compute")
-    compute.add_argument(
+
+def _add_compute_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--threads", type=int, metavar="N", help="worker threads (default: the cores we may use)"
     )
-    compute.add_argument("--backend", choices=BACKENDS, help="native kernels or slow numpy (default: auto)")
-    compute.add_argument(
-        "--isa", choices=ISAS, help="instruction set of the kernels (default: the best here)"
-    )
-    compute.add_argument("--seed", type=int, metavar="N", help="makes unseeded requests reproducible")
+    group.add_argument("--backend", choices=BACKENDS, help="native kernels or slow numpy (default: auto)")
+    group.add_argument("--isa", choices=ISAS, help="instruction set of the kernels (default: the best here)")
 
 
 def engine_config(args: argparse.Namespace, model: str | None) -> EngineConfig:
     """The frozen config from parsed flags; `model` None is the default model (see `cli.models.resolve_model`)."""
-    flags: dict[str, Any] = {name: getattr(args, name) for name in _ENGINE_FLAGS}
+    flags: dict[str, Any] = {name: value for name, value in vars(args).items() if name in _ENGINE_FLAGS}
     return EngineConfig.from_flags(model=model, **flags)

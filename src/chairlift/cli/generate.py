@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from chairlift.cli.flags import add_engine_flags
+from chairlift.cli.flags import add_engine_flags, add_model_option
 from chairlift.cli.sampling import add_sampling_flags, sampling_params
 from chairlift.cli.session import open_llm
 
@@ -13,9 +13,7 @@ from chairlift.cli.session import open_llm
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `generate`."""
     parser.add_argument("prompt", help='text to complete, or "-" to read it from standard input')
-    parser.add_argument(
-        "--model", metavar="PATH", help=".gguf file or Hugging Face folder (default: SmolLM2-135M)"
-    )
+    add_model_option(parser)
     parser.add_argument(
         "--chat", action="store_true", help="wrap the prompt in the chat template as a user message"
     )

@@ -15,7 +15,7 @@ COMMANDS = {
     "serve": ("chairlift.cli.serve", "OpenAI-compatible HTTP server for one model"),
     "generate": ("chairlift.cli.generate", "complete one prompt, print only the text"),
     "chat": ("chairlift.cli.chat", "talk to a model in the terminal"),
-    "bench": ("chairlift.cli.bench", "measurements and pictures: throughput of a workload, lanes over time"),
+    "bench": ("chairlift.cli.bench", "pictures of a run: who rode in which step (`bench lanes`)"),
     "env": ("chairlift.cli.env", "what was found on this machine: versions, kernels, memory"),
 }
 

@@ -12,6 +12,8 @@ from chairlift import __version__
 from chairlift.cli import environment
 from chairlift.cli.flags import add_engine_flags, engine_config
 from chairlift.cli.models import resolve_model
+from chairlift.cli.paths import check_writable
+from chairlift.errors import ConfigError
 
 if TYPE_CHECKING:
     from chairlift.config import EngineConfig
@@ -42,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="name in the API; repeatable (default: model's)",
     )
     server.add_argument(
-        "--step-log", metavar="FILE", help="write one JSON line per engine step, for `bench lanes`"
+        "--step-log",
+        metavar="FILE",
+        help="write one JSON line per engine step: who rode, how many tokens, how long it took",
     )
     server.add_argument(
         "--step-timeout",
@@ -57,11 +61,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("debug", "info", "warning", "error"),
         help="info logs every request (default: warning)",
     )
-    add_engine_flags(parser)
+    add_engine_flags(parser, queue=True)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
+    if not args.step_timeout > 0:
+        raise ConfigError(f"--step-timeout is {args.step_timeout:g}; it must be more than 0 seconds")
+    if args.step_log:
+        check_writable("--step-log", args.step_log)
     started = time.monotonic()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")  # to stderr
     logging.getLogger("chairlift").setLevel(args.log_level.upper())
