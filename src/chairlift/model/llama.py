@@ -40,12 +40,33 @@ class Layer:
     down: Linear  # [hidden, intermediate]
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Activations of one axis."""
+
+    hidden: Activation  # [rows, hidden] the residual stream
+    normed: Activation  # [rows, hidden]
+    heads: Activation  # [rows, num_heads * head_dim] what attention found
+    gated: Activation  # [rows, intermediate]
+
+    @classmethod
+    def allocate(cls, ops: Ops, axis: Axis, spec: ModelSpec) -> _Rows:
+        widths = (
+            spec.hidden_size,
+            spec.hidden_size,
+            spec.num_heads * spec.head_dim,
+            spec.intermediate_size,
+        )
+        return cls(*(ops.allocate_activation(axis, width) for width in widths))
+
+
 class Llama:
     """A `Model`. See `load_model` for errors."""
 
     def __init__(self, spec: ModelSpec, weights: WeightSource, ops: Ops, max_positions: int) -> None:
         self.spec = spec
         self._ops = ops
+        self._scale = spec.head_dim**-0.5
         load = _Loader(spec, weights, ops)
         self._embedding = load.embedding()
         self._layers = [load.layer(index) for index in range(spec.num_layers)]
@@ -54,14 +75,10 @@ class Llama:
         self._rope = load.rope(max_positions)
         load.check_nothing_left()
 
-        tokens, logits = Axis.TOKENS, Axis.LOGITS
-        self._hidden = ops.allocate_activation(tokens, spec.hidden_size)  # the residual stream
-        self._normed = ops.allocate_activation(tokens, spec.hidden_size)
-        self._qkv = ops.allocate_activation(tokens, spec.qkv_size)
-        self._heads = ops.allocate_activation(tokens, spec.num_heads * spec.head_dim)
-        self._gated = ops.allocate_activation(tokens, spec.intermediate_size)
-        self._last = ops.allocate_activation(logits, spec.hidden_size)
-        self._logits = ops.allocate_activation(logits, spec.vocab_size)
+        self._qkv = ops.allocate_activation(Axis.TOKENS, spec.qkv_size)
+        self._tokens = _Rows.allocate(ops, Axis.TOKENS, spec)
+        self._wanted = _Rows.allocate(ops, Axis.LOGITS, spec)
+        self._logits = ops.allocate_activation(Axis.LOGITS, spec.vocab_size)
 
     def kv_cache_spec(self, num_blocks: int, block_size: int, dtype: str) -> KVCacheSpec:
         """See `Model.kv_cache_spec`."""
@@ -70,27 +87,39 @@ class Llama:
 
     def forward(self, batch: Batch, kv: KVCache) -> Activation:
         """See `Model.forward`."""
-        ops, eps = self._ops, self.spec.rms_norm_eps
-        scale = self.spec.head_dim**-0.5
-        x, normed, qkv, heads, gated = self._hidden, self._normed, self._qkv, self._heads, self._gated
+        ops, tokens, wanted = self._ops, self._tokens, self._wanted
+        *layers, last = self._layers
 
-        ops.embed(batch, self._embedding, x)
-        for index, layer in enumerate(self._layers):
-            ops.rms_norm(batch, x, layer.attention_norm, eps, normed)
-            ops.linear(batch, normed, layer.qkv, qkv)
-            ops.rope_and_store(batch, qkv, self._rope, kv, index)
-            ops.attention(batch, qkv, kv, index, scale, heads)
-            ops.linear(batch, heads, layer.out, x, accumulate=True)
+        ops.embed(batch, self._embedding, tokens.hidden)
+        for index, layer in enumerate(layers):
+            self._attend(batch, kv, index, layer)
+            self._transform(batch, layer, tokens)
 
-            ops.rms_norm(batch, x, layer.mlp_norm, eps, normed)
-            ops.gated_linear(batch, normed, layer.gate_up, gated)
-            ops.linear(batch, gated, layer.down, x, accumulate=True)
-
-        # From here on only the rows whose logits are wanted: often one per request, sometimes none.
-        ops.gather_logits_rows(batch, x, self._last)
-        ops.rms_norm(batch, self._last, self._final_norm, eps, self._last)
-        ops.linear(batch, self._last, self._head, self._logits)
+        # The last layer stores every row's K and V; what comes after its attention is wanted only of the rows whose
+        # logits are: often one per request, sometimes none.
+        self._attend(batch, kv, len(layers), last)
+        ops.gather_logits_rows(batch, tokens.hidden, wanted.hidden)
+        ops.gather_logits_rows(batch, tokens.heads, wanted.heads)
+        self._transform(batch, last, wanted)
+        ops.rms_norm(batch, wanted.hidden, self._final_norm, self.spec.rms_norm_eps, wanted.normed)
+        ops.linear(batch, wanted.normed, self._head, self._logits)
         return self._logits
+
+    def _attend(self, batch: Batch, kv: KVCache, index: int, layer: Layer) -> None:
+        """heads = attention(norm(hidden)), with this step's K and V stored."""
+        ops, rows, qkv = self._ops, self._tokens, self._qkv
+        ops.rms_norm(batch, rows.hidden, layer.attention_norm, self.spec.rms_norm_eps, rows.normed)
+        ops.linear(batch, rows.normed, layer.qkv, qkv)
+        ops.rope_and_store(batch, qkv, self._rope, kv, index)
+        ops.attention(batch, qkv, kv, index, self._scale, rows.heads)
+
+    def _transform(self, batch: Batch, layer: Layer, rows: _Rows) -> None:
+        """hidden += out(heads), then hidden += mlp(norm(hidden))."""
+        ops = self._ops
+        ops.linear(batch, rows.heads, layer.out, rows.hidden, accumulate=True)
+        ops.rms_norm(batch, rows.hidden, layer.mlp_norm, self.spec.rms_norm_eps, rows.normed)
+        ops.gated_linear(batch, rows.normed, layer.gate_up, rows.gated)
+        ops.linear(batch, rows.gated, layer.down, rows.hidden, accumulate=True)
 
 
 class _Loader:
