@@ -1,4 +1,4 @@
-"""One JSON line per step, for drawing lanes over time and for reading after the fact."""
+"""One JSON line per step, to read after the fact what ran when and why."""
 
 from __future__ import annotations
 
