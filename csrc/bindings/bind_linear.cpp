@@ -38,13 +38,13 @@ PackedWeight pack_parts(Context& context, const std::vector<Part>& parts) {
   std::vector<TensorView> views;
   for (const Part& part : parts) views.push_back(tensor_view(part));
   nb::gil_scoped_release release;
-  return pack_linear(context.pool(), views);
+  return pack_linear(context, views);
 }
 
 PackedWeight pack_gated(Context& context, const Part& gate, const Part& up) {
   const TensorView gate_view = tensor_view(gate), up_view = tensor_view(up);
   nb::gil_scoped_release release;
-  return pack_gated_linear(context.pool(), gate_view, up_view);
+  return pack_gated_linear(context, gate_view, up_view);
 }
 
 template <typename Array>

@@ -137,14 +137,15 @@ PackLane pack_lane_of(TensorType type, Layout layout) {
   throw std::logic_error("unknown tensor type");
 }
 
-Segment make_segment(Layout layout, int64_t in, int64_t first_out, int64_t num_out, int64_t num_panels) {
+Segment make_segment(BufferArena& arena, Layout layout, int64_t in, int64_t first_out, int64_t num_out,
+                     int64_t num_panels) {
   Segment segment;
   segment.layout = layout;
   segment.first_out = first_out;
   segment.num_out = num_out;
   segment.num_panels = num_panels;
   segment.panel_bytes = panel_bytes(layout, in);
-  segment.data = AlignedBuffer(static_cast<size_t>(num_panels * segment.panel_bytes));
+  segment.data = arena.allocate(static_cast<size_t>(num_panels * segment.panel_bytes));
   return segment;
 }
 
@@ -207,7 +208,7 @@ int64_t PackedWeight::bytes() const {
   return total;
 }
 
-PackedWeight pack_linear(ThreadPool& pool, const std::vector<TensorView>& parts) {
+PackedWeight pack_linear(Context& context, const std::vector<TensorView>& parts) {
   check_same_in(parts);
   PackedWeight w;
   w.in = parts[0].in;
@@ -217,10 +218,11 @@ PackedWeight pack_linear(ThreadPool& pool, const std::vector<TensorView>& parts)
     const size_t end = first + parts_in_segment(parts, layouts, first);
     int64_t num_out = 0;
     for (size_t i = first; i < end; ++i) num_out += parts[i].out;
-    Segment segment = make_segment(layouts[first], w.in, w.out, num_out, ceil_div(num_out, kPanelWidth));
+    const int64_t num_panels = ceil_div(num_out, kPanelWidth);
+    Segment segment = make_segment(context.weights(), layouts[first], w.in, w.out, num_out, num_panels);
     int64_t first_panel = 0;
     for (; first < end; ++first) {
-      pack_tensor(pool, parts[first], segment, first_panel, 1);
+      pack_tensor(context.pool(), parts[first], segment, first_panel, 1);
       first_panel += parts[first].out / kPanelWidth;
     }
     w.out += num_out;
@@ -229,7 +231,7 @@ PackedWeight pack_linear(ThreadPool& pool, const std::vector<TensorView>& parts)
   return w;
 }
 
-PackedWeight pack_gated_linear(ThreadPool& pool, const TensorView& gate, const TensorView& up) {
+PackedWeight pack_gated_linear(Context& context, const TensorView& gate, const TensorView& up) {
   check_same_in({gate, up});
   if (gate.out != up.out) {
     throw std::invalid_argument("gate has " + std::to_string(gate.out) + " outputs but up has " +
@@ -242,10 +244,13 @@ PackedWeight pack_gated_linear(ThreadPool& pool, const TensorView& gate, const T
   const Layout gate_layout = layout_of(gate), up_layout = layout_of(up);
   const int64_t num_panels = ceil_div(w.out, kPanelWidth);
   const bool interleaved = gate_layout == up_layout;
-  w.segments.push_back(make_segment(gate_layout, w.in, 0, w.out, interleaved ? 2 * num_panels : num_panels));
-  if (!interleaved) w.segments.push_back(make_segment(up_layout, w.in, 0, w.out, num_panels));
-  pack_tensor(pool, gate, w.segments[0], 0, interleaved ? 2 : 1);
-  pack_tensor(pool, up, w.segments.back(), interleaved ? 1 : 0, interleaved ? 2 : 1);
+  const auto add_segment = [&](Layout layout, int64_t segment_panels) {
+    w.segments.push_back(make_segment(context.weights(), layout, w.in, 0, w.out, segment_panels));
+  };
+  add_segment(gate_layout, interleaved ? 2 * num_panels : num_panels);
+  if (!interleaved) add_segment(up_layout, num_panels);
+  pack_tensor(context.pool(), gate, w.segments[0], 0, interleaved ? 2 : 1);
+  pack_tensor(context.pool(), up, w.segments.back(), interleaved ? 1 : 0, interleaved ? 2 : 1);
   return w;
 }
 

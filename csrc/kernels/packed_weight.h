@@ -19,7 +19,7 @@
 #include "arch/kernel_table.h"
 #include "chairlift/ops.h"
 #include "runtime/aligned_buffer.h"
-#include "runtime/thread_pool.h"
+#include "runtime/context.h"
 
 namespace chairlift {
 
@@ -71,7 +71,7 @@ struct TensorView {
 int64_t row_bytes(TensorType type, int64_t in);
 
 // Stacks parts with the same `in` along out. Throws std::invalid_argument for no parts or different `in`.
-PackedWeight pack_linear(ThreadPool&, const std::vector<TensorView>& parts);
-PackedWeight pack_gated_linear(ThreadPool&, const TensorView& gate, const TensorView& up);
+PackedWeight pack_linear(Context&, const std::vector<TensorView>& parts);
+PackedWeight pack_gated_linear(Context&, const TensorView& gate, const TensorView& up);
 
 }  // namespace chairlift

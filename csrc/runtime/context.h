@@ -1,9 +1,11 @@
-// What every op is called with: the thread pool and the kernels of one engine. Several may live in one process.
+// What every op is called with: the thread pool, the kernels and the weights' memory of one engine. Several may live in
+// one process.
 #pragma once
 
 #include <string>
 
 #include "arch/kernel_table.h"
+#include "runtime/aligned_buffer.h"
 #include "runtime/thread_pool.h"
 
 namespace chairlift {
@@ -16,11 +18,13 @@ class Context {
 
   ThreadPool& pool() { return pool_; }
   const KernelTable& kernels() const { return *kernels_; }
+  BufferArena& weights() { return weights_; }
   int num_threads() const { return pool_.num_threads(); }
 
  private:
   const KernelTable* kernels_;
   ThreadPool pool_;
+  BufferArena weights_;
 };
 
 }  // namespace chairlift
