@@ -70,6 +70,23 @@ def test_out_of_range_names_the_field(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "limit"), [("stop", 64), ("stop_token_ids", 1024), ("logit_bias", 1024)], ids=str
+)
+def test_how_many_entries(field: str, limit: int) -> None:
+    """As many entries as the limit are fine; one more is refused with its count and the limit."""
+
+    def given(count: int) -> Any:
+        if field == "logit_bias":
+            return dict.fromkeys(range(count), 1.0)
+        return [str(i) if field == "stop" else i for i in range(count)]
+
+    assert len(getattr(SamplingParams(**{field: given(limit)}), field)) == limit
+    with pytest.raises(InvalidParameterError, match=f"{field} has {limit + 1} .*more than {limit}") as caught:
+        SamplingParams(**{field: given(limit + 1)})
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [
         ("top_p", 0),

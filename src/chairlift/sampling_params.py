@@ -12,6 +12,8 @@ from chairlift.field_types import check_field_types
 MAX_N = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
+MAX_STOP_TOKEN_IDS = 1024
+MAX_LOGIT_BIASES = 1024  # each is a write into the row of logits, step after step
 GREEDY_TEMPERATURE = 1e-4  # at or below it, sampling is greedy (a smaller divisor only overflows)
 _MAX_INT = 2**31 - 1
 
@@ -103,6 +105,11 @@ def _check_range(name: str, value: float | None, low: float, high: float) -> Non
         raise InvalidParameterError(f"{name} is {value}, outside [{low}, {high}]", param=name)
 
 
+def _check_count(name: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise InvalidParameterError(f"{name} has {count} entries, more than {limit}", param=name)
+
+
 def _listed(name: str, value: Any) -> tuple[Any, ...]:
     """The items of a list, tuple, set or the like; None is empty."""
     if value is None:
@@ -114,10 +121,7 @@ def _listed(name: str, value: Any) -> tuple[Any, ...]:
 
 def _checked_stop(stop: Any) -> tuple[str, ...]:
     strings = (stop,) if isinstance(stop, str) else _listed("stop", stop)
-    if len(strings) > MAX_STOP_STRINGS:
-        raise InvalidParameterError(
-            f"stop has {len(strings)} strings, more than {MAX_STOP_STRINGS}", param="stop"
-        )
+    _check_count("stop", len(strings), MAX_STOP_STRINGS)
     for text in strings:
         if not isinstance(text, str) or not text:
             raise InvalidParameterError(
@@ -127,7 +131,9 @@ def _checked_stop(stop: Any) -> tuple[str, ...]:
 
 
 def _checked_ids(ids: Any) -> tuple[int, ...]:
-    return tuple(_token_id("stop_token_ids", token_id) for token_id in _listed("stop_token_ids", ids))
+    listed = _listed("stop_token_ids", ids)
+    _check_count("stop_token_ids", len(listed), MAX_STOP_TOKEN_IDS)
+    return tuple(_token_id("stop_token_ids", token_id) for token_id in listed)
 
 
 def _checked_bias(bias: Any) -> dict[int, float]:
@@ -135,6 +141,7 @@ def _checked_bias(bias: Any) -> dict[int, float]:
         return {}
     if not isinstance(bias, Mapping):
         raise _wrong_type("logit_bias", bias, "a mapping of token ids to numbers")
+    _check_count("logit_bias", len(bias), MAX_LOGIT_BIASES)
     checked: dict[int, float] = {}
     for token_id, value in bias.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
