@@ -354,6 +354,8 @@ def child_config(**options: Any) -> EngineConfig:
     scripts, poison, block_at, raise_at: of `ScriptedRunner`; engine: keywords of `build`;
     kill_at: the first process to reach that step kills itself; once: the path that makes it the first (block_at
     needs it too); step_delay: seconds per step;
+    sizes: the path of a log of what each start asked for, [num_kv_blocks, max_model_len]; what it left open is
+    resolved from "free memory", which is half as much at each start;
     fail: a message; building raises ModelLoadError; crash: building ends the process.
     """
     return EngineConfig(model=ModelConfig(model=json.dumps(options)))
@@ -380,7 +382,20 @@ def build_child_engine(config: EngineConfig) -> Engine:
         poison=options.get("poison"),
         on_step=on_step,
     )
-    return build(runner, **options.get("engine", {})).engine
+    engine = options.get("engine", {})
+    if "sizes" in options:
+        engine = {**engine, **_resolved_sizes(config, Path(options["sizes"]))}
+    return build(runner, **engine).engine
+
+
+def _resolved_sizes(config: EngineConfig, log: Path) -> dict[str, int]:
+    """Sizes of one start: those that were asked for, or what "free memory" gives."""
+    starts = log.read_text().count("\n") if log.exists() else 0
+    blocks, length = config.cache.num_kv_blocks, config.model.max_model_len
+    with log.open("a") as file:
+        file.write(json.dumps([blocks, length]) + "\n")
+    blocks = blocks or 64 >> starts
+    return {"num_kv_blocks": blocks, "max_model_len": length or blocks * 16}
 
 
 def _first_to_come(path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -82,6 +83,33 @@ def test_p5_sigkill_in_the_middle_of_a_step(tmp_path: Path) -> None:
     calm, _ = run_async(run_sixteen({}))
     crashed, restarts = run_async(run_sixteen({"kill_at": 3, "once": str(tmp_path / "once")}))
     assert (crashed, restarts) == (calm, 1)
+
+
+def test_p5_a_restarted_engine_has_the_sizes_of_the_first(tmp_path: Path) -> None:
+    """With less memory free after a crash the engine still comes back as the same machine, every time, and a
+    request that only just fitted the first one goes on."""
+
+    async def main() -> None:
+        log = tmp_path / "sizes"
+        config = child_config(sizes=str(log), step_delay=0.001)
+        frontend = AsyncFrontend(ProcessClient(CHILD_ENTRY, config), TOKENIZER)
+        await frontend.start()
+        first = frontend.info
+        assert (first.num_kv_blocks, first.max_model_len) == (64, 1024)
+        stream = frontend.submit([1] * 900, SamplingParams(max_tokens=124, seed=1), request_id="big")
+        for restarts, seen in ((1, 5), (2, 10)):
+            await until(lambda seen=seen: frontend.metrics.generation_tokens > seen)  # type: ignore[misc]
+            assert frontend._client.pid is not None
+            os.kill(frontend._client.pid, signal.SIGKILL)
+            await until(lambda restarts=restarts: frontend.metrics.engine_restarts == restarts)  # type: ignore[misc]
+        (output,) = await stream.collect()
+        assert len(output.token_ids) == 124
+        assert frontend.info == first
+        asked = [json.loads(line) for line in log.read_text().splitlines()]
+        assert asked == [[None, None], [64, 1024], [64, 1024]]
+        await frontend.close()
+
+    run_async(main())
 
 
 def test_b61_a_step_that_never_returns(tmp_path: Path) -> None:

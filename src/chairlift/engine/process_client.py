@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from chairlift.config import EngineConfig
 from chairlift.engine.failures import error_named
@@ -45,6 +46,9 @@ class ProcessClient:
 
     `spawn` is synchronous and quick, and needs no event loop: call it first, do slow imports while the engine
     loads its weights, then `await start()`. The child ends when this process ends, however it ends.
+
+    What the first engine resolved (size of the KV pool, context) is asked of those that replace it, however much
+    memory is free then: what was accepted can be computed again.
 
     On Linux it also ends when the thread that called `spawn` or `restart` ends; so call them in a thread that stays.
 
@@ -96,6 +100,7 @@ class ProcessClient:
             raise self._death(error) from None
         if isinstance(message, Ready):
             self._ready = True
+            self._config = _as_resolved(self._config, message.info)
             return message.info
         self._kill()
         raise _start_error(message)
@@ -238,6 +243,15 @@ class _Link(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _as_resolved(config: EngineConfig, info: EngineInfo) -> EngineConfig:
+    """The config that asks for exactly the sizes that an engine came up with."""
+    return replace(
+        config,
+        cache=replace(config.cache, num_kv_blocks=info.num_kv_blocks),
+        model=replace(config.model, max_model_len=info.max_model_len),
+    )
 
 
 def _start_error(message: FromEngine) -> ChairliftError:
