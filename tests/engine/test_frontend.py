@@ -118,6 +118,24 @@ def test_a_slow_consumer_gets_everything_in_fewer_deltas() -> None:
     run_async(main())
 
 
+def test_a_first_token_at_second_zero_counts() -> None:
+    """A clock that starts at 0 is a clock: the time per token is measured from a first token at 0.0 too."""
+
+    async def main() -> None:
+        seconds = 0.0
+        async with started(paused=True, clock=lambda: seconds) as setup:
+            stream = setup.submit(max_tokens=3)
+            setup.client.allow()
+            await until(lambda: setup.frontend.metrics.generation_tokens == 1)
+            seconds = 4.0
+            setup.client.resume()
+            await stream.collect()
+            per_token = setup.frontend.metrics.time_per_output_token
+            assert (sum(per_token.counts), per_token.total) == (1, 2.0)
+
+    run_async(main())
+
+
 def test_b30_choices_are_distinct_and_all_come() -> None:
     """n=8 gives eight choices with one seed each its branch; each index ends once; choices differ."""
 

@@ -210,7 +210,7 @@ class AsyncFrontend:
             self._choices.remove(choice)
             reason = choice.output.finish_reason or "error"
             self._timeline.finished(choice.id, choice.stream.request_id, reason, now)
-            since_first = now - (choice.first_token_at or now)
+            since_first = 0.0 if choice.first_token_at is None else now - choice.first_token_at
             self.metrics.finished(
                 reason, now - choice.request.arrival_time, len(choice.output.token_ids), since_first
             )
