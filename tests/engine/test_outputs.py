@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chairlift.engine.outputs import OutputProcessor, OutputRules
-from chairlift.engine.types import CompletionDelta, TokenUpdate
+from chairlift.core.messages import TokenLogprobs
+from chairlift.engine.outputs import OutputProcessor, OutputRules, named_logprobs
+from chairlift.engine.types import CompletionDelta, Logprob, TokenUpdate
 from chairlift.sampling_params import SamplingParams
 from fakes import EOS, EOS_TEXT, FIRST_WORD, ByteTokenizer, entry_of
 
@@ -172,6 +173,15 @@ def test_logprobs_stay_beside_their_tokens() -> None:
     result = harness.output.result()
     assert [next(iter(entry)) for entry in result.logprobs or []] == bytes_of("abcd")
     assert result.cumulative_logprob == sum(-i / 256 for i in bytes_of("abcd"))
+
+
+@pytest.mark.parametrize(("taken", "rank", "order"), [("z", 9, "zab"), ("b", 2, "ba")])
+def test_the_token_taken_comes_first_in_logprobs(taken: str, rank: int, order: str) -> None:
+    """As in vLLM the first key is the token taken, whether it is one of the most likely or not."""
+    entry = TokenLogprobs(ord(taken), -2.0, rank, (ord("a"), ord("b")), (-1.0, -2.0))
+    named = named_logprobs(entry, ByteTokenizer())
+    assert list(named) == bytes_of(order)
+    assert named[ord(taken)] == Logprob(-2.0, rank, taken)
 
 
 def test_logprobs_not_asked_for_are_not_kept() -> None:

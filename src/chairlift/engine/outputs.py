@@ -185,11 +185,10 @@ class OutputProcessor:
 
 
 def named_logprobs(entry: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:
-    """vLLM's shape of one position: the most likely tokens and the one taken, by id."""
-    named = {
+    """vLLM's shape of one position: the token taken, then the most likely ones, by id."""
+    taken = (entry.token_id, entry.logprob, entry.rank)
+    top = zip(entry.top_ids, entry.top_logprobs, range(1, len(entry.top_ids) + 1), strict=True)
+    return {
         token_id: Logprob(logprob, rank, tokenizer.token_text(token_id))
-        for rank, (token_id, logprob) in enumerate(zip(entry.top_ids, entry.top_logprobs, strict=True), 1)
+        for token_id, logprob, rank in (taken, *top)
     }
-    if entry.token_id not in named:
-        named[entry.token_id] = Logprob(entry.logprob, entry.rank, tokenizer.token_text(entry.token_id))
-    return named

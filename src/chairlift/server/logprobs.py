@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chairlift.core.messages import TokenLogprobs
+from chairlift.engine.outputs import named_logprobs
 from chairlift.tokenizer.base import Tokenizer
 
 LOWEST = -9999.0  # JSON has no -inf
@@ -107,15 +108,13 @@ def prompt_logprobs(
 
 
 def _by_id(entry: TokenLogprobs, tokenizer: Tokenizer) -> dict[str, Any]:
-    chosen = (entry.token_id, entry.logprob, entry.rank)
-    top = zip(entry.top_ids, entry.top_logprobs, range(1, len(entry.top_ids) + 1), strict=True)
     return {
         str(token_id): {
-            "logprob": max(logprob, LOWEST),
-            "rank": rank,
-            "decoded_token": tokenizer.token_text(token_id),
+            "logprob": max(named.logprob, LOWEST),
+            "rank": named.rank,
+            "decoded_token": named.decoded_token,
         }
-        for token_id, logprob, rank in (chosen, *top)
+        for token_id, named in named_logprobs(entry, tokenizer).items()
     }
 
 
