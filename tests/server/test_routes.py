@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from chairlift.server.routes.tokenize import MAX_DETOKENIZE_IDS
 from fakes import ByteTokenizer
 from server.serving import Served, serving
 
@@ -15,6 +19,7 @@ def test_models(server: Served) -> None:
     (card,) = document["data"]
     assert (card["id"], card["object"], card["max_model_len"]) == ("scripted", "model", 512)
     assert server.http.get("/v1/models/scripted").json() == card
+    assert server.http.get("/v1/models/").json() == document
 
 
 def test_several_names() -> None:
@@ -91,6 +96,39 @@ def test_detokenize(server: Served) -> None:
     """Special tokens are part of the text."""
     assert server.post("/detokenize", {"tokens": [257, 72, 195, 169]}).json() == {"prompt": "<|im_start|>Hé"}
     assert server.post("/detokenize", {"tokens": []}).json() == {"prompt": ""}
+
+
+@pytest.mark.parametrize(("count", "beside"), [(4096, False), (4097, True)])
+def test_many_ids_are_worked_on_beside_the_event_loop(count: int, beside: bool) -> None:
+    """The thread that serves streams spells neither a long list of ids nor the tokens of a long text."""
+    threads = set()
+
+    class Watched(ByteTokenizer):
+        def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+            threads.add(threading.get_ident())
+            return super().decode(ids, skip_special_tokens=skip_special_tokens)
+
+        def token_text(self, token_id: int) -> str:
+            threads.add(threading.get_ident())
+            return super().token_text(token_id)
+
+    with serving(tokenizer=Watched()) as served:
+        served.post("/detokenize", {"tokens": [72]})
+        loop = threads.copy()
+        assert served.post("/detokenize", {"tokens": [72] * count}).json() == {"prompt": "H" * count}
+        assert bool(threads - loop) == beside
+        threads.clear()
+        body = {"prompt": "H" * count, "return_token_strs": True}
+        assert served.post("/tokenize", body).json()["token_strs"] == ["H"] * count
+        assert threads.isdisjoint(loop) == beside
+        assert served.refusal("/detokenize", {"tokens": [72] * count + [300]})["param"] == "tokens"
+
+
+def test_too_many_ids(server: Served) -> None:
+    """More ids than any context holds are refused with their number and the limit."""
+    error = server.refusal("/detokenize", {"tokens": [72] * (MAX_DETOKENIZE_IDS + 1)})
+    assert error["param"] == "tokens"
+    assert "1048577 ids, more than 1048576" in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ router = APIRouter()
 
 
 @router.get("/v1/models")
+@router.get("/v1/models/", include_in_schema=False)  # no name is not a model's name
 async def list_models(request: Request) -> dict[str, Any]:
     """The one model, under each of its names."""
     context = context_of(request)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 
@@ -11,6 +13,11 @@ from chairlift.server.context import ServerContext, context_of
 from chairlift.server.prompts import encode, read_chat
 from chairlift.server.protocol import DetokenizeRequest, TokenizeRequest, read_body
 from chairlift.server.routes.shared import check_fields
+
+MAX_DETOKENIZE_IDS = 1 << 20  # beyond any model's context
+THREAD_IDS = 4096  # more are worked on beside the event loop, so that streams flow on
+
+T = TypeVar("T")
 
 router = APIRouter()
 
@@ -23,7 +30,9 @@ async def tokenize(request: Request) -> dict[str, Any]:
     context.model_name(body.model)
     check_fields(request, context, body, chat=body.messages is not None)
     ids = await _ids(context, body)
-    strings = [context.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
+    strings = None
+    if body.return_token_strs:
+        strings = await _beside_if_many(len(ids), lambda: [context.tokenizer.token_text(i) for i in ids])
     return {
         "count": len(ids),
         "max_model_len": context.frontend.info.max_model_len,
@@ -34,18 +43,35 @@ async def tokenize(request: Request) -> dict[str, Any]:
 
 @router.post("/detokenize")
 async def detokenize(request: Request) -> dict[str, str]:
-    """Text of ids, special tokens included."""
+    """Text of at most MAX_DETOKENIZE_IDS ids, special tokens included."""
     context = context_of(request)
     body = await read_body(request, DetokenizeRequest)
     context.model_name(body.model)
     check_fields(request, context, body, chat=False)
-    _check_tokens(body.tokens, context.frontend.info.vocab_size)
-    return {"prompt": context.tokenizer.decode(body.tokens, skip_special_tokens=False)}
+    tokens = _listed(body.tokens)
+
+    def work() -> str:
+        _check_tokens(tokens, context.frontend.info.vocab_size)
+        return context.tokenizer.decode(tokens, skip_special_tokens=False)
+
+    return {"prompt": await _beside_if_many(len(tokens), work)}
 
 
-def _check_tokens(tokens: Any, vocab_size: int) -> None:
+async def _beside_if_many(count: int, work: Callable[[], T]) -> T:
+    return work() if count <= THREAD_IDS else await asyncio.to_thread(work)
+
+
+def _listed(tokens: Any) -> list[Any]:
     if not isinstance(tokens, list):
         raise InvalidParameterError("tokens must be a list of token ids", param="tokens")
+    if len(tokens) > MAX_DETOKENIZE_IDS:
+        raise InvalidParameterError(
+            f"tokens has {len(tokens)} ids, more than {MAX_DETOKENIZE_IDS}", param="tokens"
+        )
+    return tokens
+
+
+def _check_tokens(tokens: list[Any], vocab_size: int) -> None:
     for token_id in tokens:
         if type(token_id) is not int or not 0 <= token_id < vocab_size:
             raise InvalidParameterError(
