@@ -57,8 +57,9 @@ def test_path_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_folder_without_config(tmp_path: Path) -> None:
-    """A folder that is no model names the file it lacks."""
-    with pytest.raises(ModelLoadError, match=r"config\.json: cannot be read"):
+    """A folder that is no model says what it is not, and names the file it lacks."""
+    words = r"neither a \.gguf file nor a Hugging Face folder \(no config\.json in it\)"
+    with pytest.raises(ModelLoadError, match=words):
         open_model_files(tmp_path)
 
 

@@ -67,6 +67,8 @@ def _open_gguf(path: Path) -> ModelFiles:
 
 
 def _open_folder(path: Path) -> ModelFiles:
+    if not (path / "config.json").exists():
+        raise ModelLoadError(f"{path}: neither a .gguf file nor a Hugging Face folder (no config.json in it)")
     config = _read_json(path / "config.json")
     with _naming(path / "config.json"):
         family_of(architecture_of(config))
