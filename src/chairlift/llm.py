@@ -26,7 +26,13 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: list[int]
 
 
-Prompt = str | TokensPrompt
+class TextPrompt(TypedDict):
+    """A prompt that is a text, as vLLM spells it where prompts are dicts."""
+
+    prompt: str
+
+
+Prompt = str | TextPrompt | TokensPrompt
 Message = Mapping[str, Any]
 
 
@@ -107,12 +113,7 @@ class LLM:
         """
         with self._lock:
             self._check_open()
-            requests = self._requests(prompts, sampling_params)
-            total = sum(request.params.n for request in requests)
-            with Progress("Generating", total, "choices", enabled=use_tqdm) as progress:
-                return self._frontend.run(
-                    requests, on_finished=lambda output: progress.advance(len(output.outputs))
-                )
+            return self._run(self._requests(prompts, sampling_params), use_tqdm)
 
     def chat(
         self,
@@ -123,14 +124,16 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation, or several at once, through the model's chat template.
 
-        Messages are OpenAI's, read as the server reads them. Raises what `generate` raises.
+        Messages are OpenAI's, read as the server reads them; the `prompt` of each result is what the template made
+        of them. Raises what `generate` raises.
         """
         several = _is_list(messages) and len(messages) > 0 and all(_is_list(item) for item in messages)
         conversations: Sequence[Any] = messages if several else [messages]
         with self._lock:
             self._check_open()
-            prompts = [self._chat_prompt(conversation) for conversation in conversations]
-            return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+            params = _one_each(sampling_params, len(conversations))
+            requests = list(map(self._chat_request, conversations, params))
+            return self._run(requests, use_tqdm)
 
     def stream_chat(
         self, messages: Sequence[Message], sampling_params: SamplingParams
@@ -141,8 +144,8 @@ class LLM:
         """
         with self._lock:
             self._check_open()
-            (request,) = self._requests([self._chat_prompt(messages)], sampling_params)
-            return self._in_turns(self._frontend.stream(request))
+            (params,) = _one_each(sampling_params, 1)
+            return self._in_turns(self._frontend.stream(self._chat_request(messages, params)))
 
     def close(self) -> None:
         """Stop the worker threads and release the memory, after the call under way; more than once is fine."""
@@ -174,11 +177,22 @@ class LLM:
             with self._lock:
                 deltas.close()
 
-    def _chat_prompt(self, messages: Any) -> TokensPrompt:
+    def _run(self, requests: list[OfflineRequest], use_tqdm: bool | None) -> list[RequestOutput]:
+        total = sum(request.params.n for request in requests)
+        with Progress("Generating", total, "choices", enabled=use_tqdm) as progress:
+            return self._frontend.run(
+                requests, on_finished=lambda output: progress.advance(len(output.outputs))
+            )
+
+    def _chat_request(self, messages: Any, params: SamplingParams) -> OfflineRequest:
         if self._chat_template is None:
             raise InvalidParameterError("the model has no chat template; give one with chat_template=FILE")
         text = self._chat_template.render(normalize_messages(messages), add_generation_prompt=True)
-        return {"prompt_token_ids": self._tokenizer.encode(text, add_special_tokens=False)}
+        ids = self._tokenizer.encode(text, add_special_tokens=False)  # the template writes its own
+        return OfflineRequest(self._next_id(), text, ids, params)
+
+    def _next_id(self) -> str:
+        return f"offline-{next(self._ids)}"
 
     def _requests(self, prompts: Any, sampling_params: Any) -> list[OfflineRequest]:
         many = [prompts] if isinstance(prompts, (str, Mapping)) else _listed(prompts, "prompts", _PROMPT_FORM)
@@ -186,15 +200,16 @@ class LLM:
         return [self._request(prompt, each) for prompt, each in zip(many, params, strict=True)]
 
     def _request(self, prompt: Any, params: SamplingParams) -> OfflineRequest:
-        request_id = f"offline-{next(self._ids)}"
+        if isinstance(prompt, Mapping) and set(prompt) == {"prompt"} and isinstance(prompt["prompt"], str):
+            prompt = prompt["prompt"]
         if isinstance(prompt, str):
-            return OfflineRequest(request_id, prompt, self._tokenizer.encode(prompt), params)
+            return OfflineRequest(self._next_id(), prompt, self._tokenizer.encode(prompt), params)
         if isinstance(prompt, Mapping) and set(prompt) == {"prompt_token_ids"}:
-            return OfflineRequest(request_id, None, _token_ids(prompt["prompt_token_ids"]), params)
+            return OfflineRequest(self._next_id(), None, _token_ids(prompt["prompt_token_ids"]), params)
         raise InvalidParameterError(f"a prompt is {_PROMPT_FORM}, not {prompt!r:.80}", param="prompts")
 
 
-_PROMPT_FORM = "a text or {'prompt_token_ids': [...]}"
+_PROMPT_FORM = "a text, {'prompt': text} or {'prompt_token_ids': [...]}"
 
 
 def _is_list(value: object) -> bool:

@@ -46,6 +46,8 @@ def test_prompts_may_be_any_iterable(llm: LLM) -> None:
     assert [o.outputs for o in llm.generate(texts, GREEDY)] == [o.outputs for o in outputs]
     ids, same = llm.generate([{"prompt_token_ids": [5, 6]}, {"prompt_token_ids": np.array([5, 6])}], GREEDY)
     assert ids.outputs == same.outputs
+    bare, spelled = llm.generate(["one", {"prompt": "one"}], GREEDY)
+    assert (bare.prompt, bare.outputs) == (spelled.prompt, spelled.outputs)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,8 @@ def test_prompts_may_be_any_iterable(llm: LLM) -> None:
         {"prompt_token_ids": [1.5]},
         {"prompt_token_ids": [5], "images": []},
         {"tokens": [5]},
+        {"prompt": 5},
+        {"prompt": "a", "prompt_token_ids": [5]},
     ],
 )
 def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any) -> None:
@@ -103,6 +107,15 @@ def test_chat_reads_messages_as_the_server_does(llm: LLM) -> None:
     ]
     one, other = llm.chat([plain, parts], GREEDY)
     assert one.prompt_token_ids == other.prompt_token_ids
+
+
+def test_chat_repeats_the_rendered_prompt(llm: LLM) -> None:
+    """The prompt of an answer is the text that the template made, and its ids are those of that text."""
+    (answer,) = llm.chat([USER], GREEDY)
+    assert answer.prompt is not None
+    assert USER["content"] in answer.prompt
+    assert answer.prompt != USER["content"]
+    assert llm.generate({"prompt_token_ids": answer.prompt_token_ids}, GREEDY)[0].outputs == answer.outputs
 
 
 def test_threads_take_turns(llm: LLM) -> None:
