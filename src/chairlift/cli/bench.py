@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     lanes = kinds.add_parser(
         "lanes",
+        usage="chairlift bench lanes [options]",
         help="draw a run as an SVG: one lane per request, tokens per step below",
         description="Run a workload on a model and draw it as an SVG: one lane per request, from its arrival over "
         "its wait and its prompt to its last token, and below how many tokens each step computed.",

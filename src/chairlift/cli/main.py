@@ -6,17 +6,34 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 from chairlift import __version__
 from chairlift.errors import ChairliftError
 
-# command -> (module with `add_arguments(parser)` and `run(args) -> int`, one line for --help)
+
+class Command(NamedTuple):
+    """A sub-command: its module has `add_arguments(parser)` and `run(args) -> int`."""
+
+    module: str
+    help: str
+    usage: str | None = None  # in place of a list of every flag; None: argparse's own
+
+
 COMMANDS = {
-    "serve": ("chairlift.cli.serve", "OpenAI-compatible HTTP server for one model"),
-    "generate": ("chairlift.cli.generate", "complete one prompt, print only the text"),
-    "chat": ("chairlift.cli.chat", "talk to a model in the terminal"),
-    "bench": ("chairlift.cli.bench", "pictures of a run: who rode in which step (`bench lanes`)"),
-    "env": ("chairlift.cli.env", "what was found on this machine: versions, kernels, memory"),
+    "serve": Command(
+        "chairlift.cli.serve",
+        "OpenAI-compatible HTTP server for one model",
+        "chairlift serve [MODEL] [options]",
+    ),
+    "generate": Command(
+        "chairlift.cli.generate",
+        "complete one prompt, print only the text",
+        "chairlift generate PROMPT [options]",
+    ),
+    "chat": Command("chairlift.cli.chat", "talk to a model in the terminal", "chairlift chat [options]"),
+    "bench": Command("chairlift.cli.bench", "pictures of a run: who rode in which step (`bench lanes`)"),
+    "env": Command("chairlift.cli.env", "what was found on this machine: versions, kernels, memory"),
 }
 
 _EPILOG = """examples:
@@ -37,16 +54,24 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"chairlift {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (module, help_line) in COMMANDS.items():
+    for name, each in COMMANDS.items():
         child = commands.add_parser(
             name,
-            help=help_line,
-            description=help_line[0].upper() + help_line[1:] + ".",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            help=each.help,
+            usage=each.usage,
+            description=each.help[0].upper() + each.help[1:] + ".",
+            formatter_class=_HelpFormatter,
         )
         if name == command:
-            import_module(module).add_arguments(child)
+            import_module(each.module).add_arguments(child)
     return parser
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Flags and their help on one line where they fit."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = next((word for word in arguments if word in COMMANDS), None)
     args = build_parser(command).parse_args(arguments)
     try:
-        return int(import_module(COMMANDS[args.command][0]).run(args))
+        return int(import_module(COMMANDS[args.command].module).run(args))
     except ChairliftError as error:
         print(f"chairlift {args.command}: {error}", file=sys.stderr)
         return error.exit_code

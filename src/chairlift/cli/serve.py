@@ -26,7 +26,10 @@ ENGINE_ENTRY = "chairlift.factory:build_engine"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `serve`."""
     parser.add_argument(
-        "model", nargs="?", help=".gguf file or Hugging Face folder (default: SmolLM2-135M-Instruct)"
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help=".gguf file or Hugging Face folder (default: SmolLM2-135M-Instruct)",
     )
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
