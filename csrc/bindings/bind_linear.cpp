@@ -3,10 +3,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <stdexcept>
 #include <tuple>
 
 #include "bindings/bindings.h"
+#include "bindings/checks.h"
 #include "kernels/packed_weight.h"
 #include "kernels/probe.h"
 #include "runtime/context.h"
@@ -25,12 +25,10 @@ using Part = std::tuple<TensorType, int64_t, Bytes>;  // type, values in a row, 
 TensorView tensor_view(const Part& part) {
   const auto& [type, in, data] = part;
   const int64_t expected = row_bytes(type, in);
-  if (static_cast<int64_t>(data.shape(1)) != expected || (data.shape(1) > 1 && data.stride(1) != 1)) {
-    throw std::invalid_argument("a row of " + std::to_string(in) + " values takes " + std::to_string(expected) +
-                                " adjacent bytes, got " + std::to_string(data.shape(1)) + " with stride " +
-                                std::to_string(data.stride(1)));
-  }
-  if (data.shape(0) == 0) throw std::invalid_argument("a linear weight needs at least one output");
+  const auto columns = static_cast<int64_t>(data.shape(1));
+  require(columns == expected && (columns <= 1 || data.stride(1) == 1), "a row of ", in, " values takes ", expected,
+          " adjacent bytes, got ", columns, " with stride ", data.stride(1));
+  require(data.shape(0) > 0, "a linear weight needs at least one output");
   return {type, static_cast<int64_t>(data.shape(0)), in, data.data(), data.stride(0)};
 }
 
@@ -47,20 +45,10 @@ PackedWeight pack_gated(Context& context, const Part& gate, const Part& up) {
   return pack_gated_linear(context, gate_view, up_view);
 }
 
-template <typename Array>
-void check_matrix(const char* name, const Array& array, int64_t rows, int64_t columns) {
-  if (static_cast<int64_t>(array.shape(1)) == columns && static_cast<int64_t>(array.shape(0)) >= rows) return;
-  throw std::invalid_argument(std::string(name) + " is [" + std::to_string(array.shape(0)) + ", " +
-                              std::to_string(array.shape(1)) + "]; it must have " + std::to_string(columns) +
-                              " columns and at least " + std::to_string(rows) + " rows");
-}
-
 void check_op(const ConstMatrix& x, int64_t rows, const PackedWeight& w, bool gated, const Matrix& y) {
-  if (rows < 0) throw std::invalid_argument("rows is " + std::to_string(rows) + "; it must not be negative");
-  if (w.gated != gated) {
-    throw std::invalid_argument(gated ? "gated_linear needs a weight made by pack_gated_linear"
-                                      : "linear and embed need a weight made by pack_linear");
-  }
+  require(rows >= 0, "rows is ", rows, "; it must not be negative");
+  require(w.gated == gated, gated ? "gated_linear needs a weight made by pack_gated_linear"
+                                  : "linear and embed need a weight made by pack_linear");
   check_matrix("x", x, rows, w.in);
   check_matrix("y", y, rows, w.out);
 }
@@ -81,7 +69,7 @@ void run_gated_linear(Context& context, const ConstMatrix& x, int64_t rows, cons
 
 void run_embed(Context& context, const Ids& ids, const PackedWeight& w, const Matrix& y) {
   const int64_t num_ids = static_cast<int64_t>(ids.shape(0));
-  if (w.gated) throw std::invalid_argument("linear and embed need a weight made by pack_linear");
+  require(!w.gated, "linear and embed need a weight made by pack_linear");
   check_matrix("y", y, num_ids, w.in);
   for (int64_t i = 0; i < num_ids; ++i) {
     const int32_t id = ids.data()[i];

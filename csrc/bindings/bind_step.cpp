@@ -22,13 +22,6 @@ using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <typename T>
 using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-template <typename Array>
-void check_matrix(const char* name, const Array& array, int64_t rows, int64_t columns) {
-  const auto have_rows = static_cast<int64_t>(array.shape(0)), have_columns = static_cast<int64_t>(array.shape(1));
-  require(have_rows >= rows && have_columns == columns, name, " is [", have_rows, ", ", have_columns,
-          "]; it must have ", columns, " columns and at least ", rows, " rows");
-}
-
 void check_layer(const KVPool& pool, int64_t layer) {
   require(layer >= 0 && layer < pool.num_layers, "layer is ", layer, ", outside the ", pool.num_layers,
           " layers of the KV pool");
@@ -160,7 +153,8 @@ void bind_handles(nb::module_& m) {
       .value("linear", RopeScaling::Linear)
       .value("llama3", RopeScaling::Llama3);
   nb::class_<KVPool>(m, "KVPool", "The paged KV cache of all layers, backed lazily.")
-      .def(nb::init<int64_t, int64_t, int64_t, int64_t, int64_t, KVDtype>(), nb::arg("num_layers"),
+      .def(nb::init<int64_t, int64_t, int64_t, int64_t, int64_t, KVDtype>(),
+           nb::call_guard<nb::gil_scoped_release>(), nb::arg("num_layers"),
            nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("num_kv_heads"), nb::arg("head_dim"),
            nb::arg("dtype"), "ValueError for a shape that the kernels don't take, MemoryError for one too big.")
       .def_prop_ro("nbytes", &KVPool::total_bytes);

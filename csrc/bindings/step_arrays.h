@@ -5,30 +5,16 @@
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
-#include <sstream>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "bindings/checks.h"
 #include "chairlift/ops.h"
 #include "kernels/sampling.h"
 
 namespace chairlift {
 
 using HostArray = nanobind::ndarray<nanobind::ro, nanobind::c_contig, nanobind::device::cpu>;
-
-// Throws std::invalid_argument with the parts joined; they become text only then.
-template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  std::ostringstream message;
-  (message << ... << parts);
-  throw std::invalid_argument(message.str());
-}
-
-template <typename... Parts>
-void require(bool condition, const Parts&... parts) {
-  if (!condition) refuse(parts...);
-}
 
 // Attributes of a Python object as arrays of a dtype and a shape; keeps them alive.
 class ArrayReader {
