@@ -200,15 +200,7 @@ class CpuOps:
 
     def sample(self, batch: Batch, logits: Activation, request: SampleBatch) -> SampleResult:
         """Draw or score tokens; raises ValueError for ids, rows or parameters out of range."""
-        count = len(request.rows)
-        width = max(0, int(request.num_logprobs.max(initial=0)))
-        result = SampleResult(
-            token_ids=np.zeros(count, np.int32),
-            logprobs=np.zeros(count, np.float32),
-            ranks=np.zeros(count, np.int32),
-            top_ids=np.zeros((count, width), np.int32),
-            top_logprobs=np.zeros((count, width), np.float32),
-        )
+        result = SampleResult.blank(request)
         _native.sample(
             self._context,
             cast(_native.Batch, batch),

@@ -185,6 +185,19 @@ class SampleResult:
     top_ids: Int32  # [n, max(num_logprobs)] most likely first; row i is valid up to num_logprobs[i]
     top_logprobs: Float32  # [n, max(num_logprobs)]
 
+    @classmethod
+    def blank(cls, request: SampleBatch) -> SampleResult:
+        """A result of the right shapes, to be filled in."""
+        count = len(request.rows)
+        width = max(0, int(request.num_logprobs.max(initial=0)))
+        return cls(
+            token_ids=np.zeros(count, np.int32),
+            logprobs=np.zeros(count, np.float32),
+            ranks=np.zeros(count, np.int32),
+            top_ids=np.zeros((count, width), np.int32),
+            top_logprobs=np.zeros((count, width), np.float32),
+        )
+
 
 class Ops(Protocol):
     """The arithmetic a model is written in. See the module docstring for the rules."""

@@ -24,16 +24,8 @@ _WORD = 0xFFFFFFFF
 
 def sample_rows(logits: Float32, request: SampleBatch) -> SampleResult:
     """Draw or score each entry; logits: `[num_logits, vocab]`, raw and left unchanged."""
-    count = len(request.rows)
-    width = max(0, int(request.num_logprobs.max(initial=0)))
-    result = SampleResult(
-        token_ids=np.zeros(count, np.int32),
-        logprobs=np.zeros(count, np.float32),
-        ranks=np.zeros(count, np.int32),
-        top_ids=np.zeros((count, width), np.int32),
-        top_logprobs=np.zeros((count, width), np.float32),
-    )
-    for i in range(count):
+    result = SampleResult.blank(request)
+    for i in range(len(request.rows)):
         row = logits[request.rows[i]]
         row = np.where(
             np.isnan(row), np.float32(-np.inf), row
