@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -34,9 +36,7 @@ async def _call(request: Request, context: ServerContext, body: CompletionReques
     items = split_prompts(body.prompt)
     check_number(context.frontend, len(items), params.n, "prompt")
     prompts = await read_prompts(context, items, add_special_tokens=body.add_special_tokens is not False)
-    context_len = context.frontend.info.max_model_len
-    defaults = [_default_max_tokens(body, context_len - len(prompt.token_ids)) for prompt in prompts]
-    params_by_default = {default: _params(body, default) for default in set(defaults)}
+    rooms = [context.frontend.info.max_model_len - len(prompt.token_ids) for prompt in prompts]
     writer = CompletionWriter(
         id=f"cmpl-{request_id_of(request)}",
         model=model,
@@ -48,23 +48,27 @@ async def _call(request: Request, context: ServerContext, body: CompletionReques
     )
     return Call(
         writer,
-        params=[params_by_default[default] for default in defaults],
+        params=_params_by_room(params, rooms),
         stream=bool(body.stream),
         include_usage=body.include_usage,
         prompt_field="prompt",
     )
 
 
-def _default_max_tokens(body: CompletionRequest, room: int) -> int:
-    """What is generated without max_tokens: the default ends where the context does."""
-    return max(1, min(DEFAULT_MAX_TOKENS, room), body.min_tokens or 0)
+def _params_by_room(params: SamplingParams, rooms: list[int]) -> list[SamplingParams]:
+    """Parameters of each prompt. Without max_tokens the default is generated, up to the end of the context:
+    `rooms` says how many tokens that is away."""
+    if params.max_tokens is not None:
+        return [params] * len(rooms)
+    limits = [max(1, min(DEFAULT_MAX_TOKENS, room), params.min_tokens) for room in rooms]
+    with_limit = {limit: replace(params, max_tokens=limit) for limit in set(limits)}
+    return [with_limit[limit] for limit in limits]
 
 
-def _params(body: CompletionRequest, default_max_tokens: int | None = None) -> SamplingParams:
-    """Sampling parameters of a prompt; without its default they are good for checks."""
+def _params(body: CompletionRequest) -> SamplingParams:
     echoed = body.logprobs if body.echo else None
     return body.sampling_params(
-        max_tokens=default_max_tokens if body.max_tokens is None else body.max_tokens,
+        max_tokens=body.max_tokens,
         logprobs=body.logprobs,
         prompt_logprobs=echoed if body.prompt_logprobs is None else body.prompt_logprobs,
     )
