@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from chairlift.errors import ModelLoadError
-from chairlift.model.default_model import fetch_default_model
+from model.default_model_path import default_model_path
 from tiny import write_tiny_model
 
 
@@ -21,11 +19,4 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def default_model() -> Path:
     """Path of the default model, fetched into the user's cache once; skips where it is not to be had."""
-    base = os.environ.get("CHAIRLIFT_CACHE")
-    folder = (
-        Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "chairlift"
-    )
-    try:
-        return fetch_default_model(folder)
-    except ModelLoadError as error:
-        pytest.skip(f"the default model cannot be had here: {error}")
+    return default_model_path()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chairlift.cli.main import COMMANDS
-from cli.test_commands import serving
+from cli.serving import serving
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]

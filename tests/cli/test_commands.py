@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-SMALL = ["--num-kv-blocks", "64", "--max-model-len", "512", "--threads", "1"]
+from cli.serving import SMALL, serving
 
 
 def chairlift(
@@ -131,33 +127,6 @@ def test_bench_lanes_refuses_a_file_that_is_no_workload(tiny_model: Path, tmp_pa
     done = chairlift("bench", "lanes", "--model", str(tiny_model), "--workload", str(wrong), *SMALL)
     assert done.returncode == 2
     assert "not a workload file" in done.stderr
-
-
-@contextmanager
-def serving(model: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator[tuple[str, str]]:
-    """(url, banner) of a server on a free port; stopped with SIGINT, which must be a clean exit."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "chairlift", "serve", str(model), "--port", "0", *SMALL, *flags],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(env or {})},
-    )
-    assert process.stderr is not None
-    try:
-        banner = ""
-        while " try: " not in banner:
-            line = process.stderr.readline()
-            if not line:
-                pytest.fail(f"the server ended early: {banner}")
-            banner += line
-        found = re.search(r"on (http://\S+)", banner)
-        assert found is not None
-        yield found[1], banner
-    finally:
-        process.send_signal(signal.SIGINT)
-        code = process.wait(20)
-        process.stderr.close()
-    assert code == 0
 
 
 def get(url: str, key: str | None = None) -> dict[str, object]:
