@@ -15,14 +15,31 @@ namespace chairlift {
 // -- linear (kernels/linear.cpp) -----------------------------------------------------------------------------------
 
 // How a panel of 16 outputs stores its weights; see kernels/packed_weight.h.
-enum class Layout : int { Group4, Group8, F16, BF16, F32 };
-constexpr int kNumLayouts = 5;
+enum class Layout : int { Group4, Group8, F16, BF16, F32, Int4, Int8 };
+constexpr int kNumLayouts = 7;
 
-// Dot products of all rows with a few adjacent panels:
-// acc[p][r][j] = sum over k ascending of x[r, k] * w[16 * p + j, k], one fma chain each, starting from 0.
+// Whether a layout is multiplied with activations rounded to 8 bits.
+constexpr bool is_integer(Layout layout) { return layout == Layout::Int4 || layout == Layout::Int8; }
+
+// 32 activations of a row as 8-bit integers: x = scale * q, nearly. The 48 bytes are one group for every kernel.
+struct QuantGroup {
+  float scale;       // largest |x| / 127
+  float scaled_sum;  // scale * sum of q
+  int32_t bias;      // -128 * sum of q: takes back what 128 too much in every unsigned 8-bit weight adds
+  int32_t unused;
+  int8_t q[32];  // -127..127, to nearest even
+};
+
+// Dot products of all rows with a few adjacent panels, w[n, k] of output n = 16 * p + j.
+//
+// Float layouts: acc[p][r][j] = sum over k ascending of x[r, k] * w[n, k], one fma chain each, starting from 0.
+// Integer layouts, group by group of 32 k ascending, starting from 0:
+//   dot = sum over the group of q[r, k] * w's integer, exact
+//   acc = fma(float(dot), scale of w * scale of x, acc);  Int4 also: acc = fma(min of w, scaled_sum of x, acc)
 struct PanelTask {
-  const float* x = nullptr;  // [rows, in]
-  int64_t x_stride = 0;      // floats between rows
+  const float* x = nullptr;          // [rows, in], of float layouts
+  const QuantGroup* xq = nullptr;    // [rows, in / 32], of integer layouts
+  int64_t x_stride = 0;              // floats or groups between rows
   int64_t rows = 0;
   int64_t in = 0;
   const uint8_t* panels = nullptr;  // [num_panels, panel_bytes], 64-byte aligned
@@ -33,11 +50,16 @@ struct PanelTask {
 };
 using PanelKernel = void (*)(const PanelTask&);
 
+// Rounds 32 * num_groups activations; see QuantGroup. A group with a value that is not finite gets scale NaN and q 0,
+// one whose largest value is below 2^-100 scale 0 and q 0.
+using QuantiseKernel = void (*)(const float* x, int64_t num_groups, QuantGroup* out);
+
 // y[i] = act(gate[i]) * up[i] for n values.
 using GateKernel = void (*)(const float* gate, const float* up, int64_t n, float* y);
 
 struct LinearKernels {
   PanelKernel panels[kNumLayouts] = {};
+  QuantiseKernel quantise = nullptr;
   GateKernel gate[2] = {};  // by GateActivation
 };
 
@@ -58,6 +80,7 @@ struct KernelTable {
 };
 
 void register_generic_linear(KernelTable&);  // kernels/linear_generic.cpp
+void register_generic_integer(KernelTable&);  // kernels/integer_generic.cpp
 void register_generic_step(KernelTable&);    // kernels/step_table.cpp
 void register_avx2_linear(KernelTable&);     // arch/avx2/linear_table.cpp
 void register_avx2_step(KernelTable&);       // arch/avx2/step_table.cpp

@@ -32,17 +32,17 @@ TensorView tensor_view(const Part& part) {
   return {type, static_cast<int64_t>(data.shape(0)), in, data.data(), data.stride(0)};
 }
 
-PackedWeight pack_parts(Context& context, const std::vector<Part>& parts) {
+PackedWeight pack_parts(Context& context, const std::vector<Part>& parts, ComputeDtype compute) {
   std::vector<TensorView> views;
   for (const Part& part : parts) views.push_back(tensor_view(part));
   nb::gil_scoped_release release;
-  return pack_linear(context, views);
+  return pack_linear(context, views, compute);
 }
 
-PackedWeight pack_gated(Context& context, const Part& gate, const Part& up) {
+PackedWeight pack_gated(Context& context, const Part& gate, const Part& up, ComputeDtype compute) {
   const TensorView gate_view = tensor_view(gate), up_view = tensor_view(up);
   nb::gil_scoped_release release;
-  return pack_gated_linear(context, gate_view, up_view);
+  return pack_gated_linear(context, gate_view, up_view, compute);
 }
 
 void check_op(const ConstMatrix& x, int64_t rows, const PackedWeight& w, bool gated, const Matrix& y) {
@@ -95,15 +95,17 @@ void bind_linear(nb::module_& m) {
   nb::enum_<GateActivation>(m, "GateActivation")
       .value("silu", GateActivation::Silu)
       .value("gelu_tanh", GateActivation::GeluTanh);
+  nb::enum_<ComputeDtype>(m, "ComputeDtype").value("f32", ComputeDtype::F32).value("int8", ComputeDtype::Int8);
   nb::class_<PackedWeight>(m, "PackedWeight", "Weights [out, in] in a kernel layout.")
       .def_ro("out", &PackedWeight::out)
       .def_ro("in_", &PackedWeight::in)
       .def_ro("gated", &PackedWeight::gated)
       .def_prop_ro("nbytes", &PackedWeight::bytes);
 
-  m.def("pack_linear", pack_parts, nb::arg("context"), nb::arg("parts"),
+  m.def("pack_linear", pack_parts, nb::arg("context"), nb::arg("parts"), nb::arg("compute") = ComputeDtype::F32,
         "Pack parts [(type, in, uint8 [out, row_bytes])], stacked along out. ValueError if they don't fit together.");
   m.def("pack_gated_linear", pack_gated, nb::arg("context"), nb::arg("gate"), nb::arg("up"),
+        nb::arg("compute") = ComputeDtype::F32,
         "Pack gate and up, each (type, in, uint8 [out, row_bytes]).");
   m.def("linear", run_linear, nb::arg("context"), nb::arg("x").noconvert(), nb::arg("rows"), nb::arg("w"),
         nb::arg("y").noconvert(), nb::arg("accumulate") = false,

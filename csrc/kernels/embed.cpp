@@ -21,6 +21,8 @@ UnpackLane unpack_lane_of(Layout layout) {
     case Layout::F16: return unpack_lane<Layout::F16>;
     case Layout::BF16: return unpack_lane<Layout::BF16>;
     case Layout::F32: return unpack_lane<Layout::F32>;
+    case Layout::Int4: return unpack_lane<Layout::Int4>;
+    case Layout::Int8: return unpack_lane<Layout::Int8>;
   }
   throw std::logic_error("unknown layout");
 }

@@ -6,6 +6,8 @@
 #endif
 
 #include "kernels/packed_weight.h"
+#include "kernels/row_loop.h"
+#include "kernels/scratch.h"
 #include "runtime/context.h"
 
 namespace chairlift {
@@ -67,12 +69,44 @@ Tile tile_at(const Tiling& tiling, int64_t index, int64_t rows, int64_t panels, 
   return tile;
 }
 
-PanelTask panel_task(const float* x, int64_t in, const Tile& tile, const Segment& segment, float* acc) {
+// The rows of an op, and their 8-bit form where a segment of the weight wants it.
+struct Input {
+  const float* x = nullptr;        // [rows, in]
+  const QuantGroup* xq = nullptr;  // [rows, in / 32]
+  int64_t in = 0;
+};
+
+// Rounding few rows takes less time than sharing them out.
+constexpr int64_t kFewFloats = 8192;
+
+Input make_input(Context& context, const float* x, int64_t rows, const PackedWeight& w) {
+  Input input{x, nullptr, w.in};
+  if (!w.has_integers()) return input;
+  static thread_local Scratch scratch;
+  const QuantiseKernel quantise = context.kernels().linear.quantise;
+  const int64_t groups = w.in / kGroupSize;
+  const size_t bytes = static_cast<size_t>(rows * groups) * sizeof(QuantGroup);
+  auto* xq = reinterpret_cast<QuantGroup*>(scratch.floats(bytes / sizeof(float)));
+  if (rows * w.in <= kFewFloats) {
+    quantise(x, rows * groups, xq);
+  } else {
+    for_each_row(context, rows, w.in, [&](int64_t r) { quantise(x + r * w.in, groups, xq + r * groups); });
+  }
+  input.xq = xq;
+  return input;
+}
+
+PanelTask panel_task(const Input& input, const Tile& tile, const Segment& segment, float* acc) {
   PanelTask task;
-  task.x = x + tile.first_row * in;
-  task.x_stride = in;
+  const bool integer = is_integer(segment.layout);
+  task.x_stride = integer ? input.in / kGroupSize : input.in;
+  if (integer) {
+    task.xq = input.xq + tile.first_row * task.x_stride;
+  } else {
+    task.x = input.x + tile.first_row * task.x_stride;
+  }
   task.rows = tile.num_rows;
-  task.in = in;
+  task.in = input.in;
   task.panels = segment.panel(tile.first_panel);
   task.panel_bytes = segment.panel_bytes;
   task.num_panels = tile.num_panels;
@@ -121,10 +155,10 @@ Store choose_store(int64_t rows, const PackedWeight& w, const float* y, bool acc
   return aligned && rows * w.out * 4 >= kLargeResultBytes ? Store::Stream : Store::Replace;
 }
 
-void linear_tile(const KernelTable& kernels, const float* x, const PackedWeight& w, const Segment& segment,
+void linear_tile(const KernelTable& kernels, const Input& input, const PackedWeight& w, const Segment& segment,
                  const Tile& tile, float* y, Store store) {
   alignas(64) float acc[kMaxAccRows * kPanelWidth];
-  kernels.linear.panels[static_cast<int>(segment.layout)](panel_task(x, w.in, tile, segment, acc));
+  kernels.linear.panels[static_cast<int>(segment.layout)](panel_task(input, tile, segment, acc));
   const int64_t first_out = tile.first_panel * kPanelWidth;
   for (int64_t r = 0; r < tile.num_rows; ++r) {
     float* row = y + (tile.first_row + r) * w.out + segment.first_out + first_out;
@@ -137,18 +171,19 @@ void linear_tile(const KernelTable& kernels, const float* x, const PackedWeight&
 }
 
 // Dot products of a gated tile: acc = gate 0, up 0, gate 1, up 1, ... [rows, 16] each.
-void gated_products(const KernelTable& kernels, const float* x, const PackedWeight& w, const Tile& tile, float* acc) {
+void gated_products(const KernelTable& kernels, const Input& input, const PackedWeight& w, const Tile& tile,
+                    float* acc) {
   for (size_t s = 0; s < w.segments.size(); ++s) {
     const Segment& segment = w.segments[s];
     float* segment_acc = acc + static_cast<int64_t>(s) * tile.num_rows * kPanelWidth;
-    kernels.linear.panels[static_cast<int>(segment.layout)](panel_task(x, w.in, tile, segment, segment_acc));
+    kernels.linear.panels[static_cast<int>(segment.layout)](panel_task(input, tile, segment, segment_acc));
   }
 }
 
-void gated_tile(const KernelTable& kernels, const float* x, const PackedWeight& w, GateActivation activation,
+void gated_tile(const KernelTable& kernels, const Input& input, const PackedWeight& w, GateActivation activation,
                 const Tile& tile, int64_t first_out, float* y) {
   alignas(64) float acc[kMaxAccRows * kPanelWidth];
-  gated_products(kernels, x, w, tile, acc);
+  gated_products(kernels, input, w, tile, acc);
   const GateKernel gate = kernels.linear.gate[static_cast<int>(activation)];
   const int64_t panel_size = tile.num_rows * kPanelWidth;
   const int64_t num_pairs = tile.num_panels * static_cast<int64_t>(w.segments.size()) / 2;
@@ -168,13 +203,14 @@ void gated_tile(const KernelTable& kernels, const float* x, const PackedWeight& 
 void linear(Context& context, const float* x, int64_t rows, const PackedWeight& w, float* y, bool accumulate) {
   if (rows == 0) return;
   const KernelTable& kernels = context.kernels();
+  const Input input = make_input(context, x, rows, w);
   const Store store = choose_store(rows, w, y, accumulate);
   const int64_t acc_rows = store == Store::Stream ? kMaxAccRows : kAccRows;
   for (const Segment& segment : w.segments) {
     const Tiling tiling = choose_tiling(rows, segment.num_panels, 1, acc_rows, context.num_threads());
     context.pool().parallel_for(tiling.num_tiles(), [&](int64_t index) {
       const Tile tile = tile_at(tiling, index, rows, segment.num_panels, context.num_threads());
-      linear_tile(kernels, x, w, segment, tile, y, store);
+      linear_tile(kernels, input, w, segment, tile, y, store);
     });
   }
 }
@@ -183,6 +219,7 @@ void gated_linear(Context& context, const float* x, int64_t rows, const PackedWe
                   float* y) {
   if (rows == 0) return;
   const KernelTable& kernels = context.kernels();
+  const Input input = make_input(context, x, rows, w);
   const int64_t panels_per_output = 2 / static_cast<int64_t>(w.segments.size());  // 2 interleaved, 1 in two segments
   const int64_t num_panels = w.segments[0].num_panels;
   Tiling tiling = choose_tiling(rows, num_panels, panels_per_output, kAccRows, context.num_threads());
@@ -192,7 +229,7 @@ void gated_linear(Context& context, const float* x, int64_t rows, const PackedWe
   }
   context.pool().parallel_for(tiling.num_tiles(), [&](int64_t index) {
     const Tile tile = tile_at(tiling, index, rows, num_panels, context.num_threads());
-    gated_tile(kernels, x, w, activation, tile, tile.first_panel / panels_per_output * kPanelWidth, y);
+    gated_tile(kernels, input, w, activation, tile, tile.first_panel / panels_per_output * kPanelWidth, y);
   });
 }
 

@@ -53,7 +53,7 @@ bool q4_0_fits_group4(const TensorView& tensor) {
   return true;
 }
 
-Layout layout_of(const TensorView& tensor) {
+Layout float_layout_of(const TensorView& tensor) {
   switch (tensor.type) {
     case TensorType::F32: return Layout::F32;
     case TensorType::F16: return Layout::F16;
@@ -63,6 +63,12 @@ Layout layout_of(const TensorView& tensor) {
     case TensorType::Q8_0: return Layout::Group8;
   }
   throw std::logic_error("unknown tensor type");
+}
+
+Layout layout_of(const TensorView& tensor, ComputeDtype compute) {
+  const Layout layout = float_layout_of(tensor);
+  if (compute == ComputeDtype::F32) return layout;
+  return layout == Layout::Group4 ? Layout::Int4 : layout == Layout::Group8 ? Layout::Int8 : layout;
 }
 
 // One file row becomes one lane of a panel.
@@ -80,6 +86,8 @@ uint32_t nibble(const uint8_t* nibbles, int64_t k) {
   return k < 16 ? byte & 0xfu : byte >> 4;
 }
 
+using PackBlock4 = void (*)(const uint8_t* nibbles, uint16_t scale, uint16_t min, uint8_t* group, int64_t lane);
+
 void pack_group4_block(const uint8_t* nibbles, uint16_t scale, uint16_t min, uint8_t* group, int64_t lane) {
   for (int64_t j = 0; j < 4; ++j) {
     uint32_t dword = 0;
@@ -90,16 +98,27 @@ void pack_group4_block(const uint8_t* nibbles, uint16_t scale, uint16_t min, uin
   store_at(group + 288 + lane * 2, min);
 }
 
+void pack_int4_block(const uint8_t* nibbles, uint16_t scale, uint16_t min, uint8_t* group, int64_t lane) {
+  for (int64_t k = 0; k < kGroupSize; ++k) {
+    uint8_t& byte = group[(k / 8 * kPanelWidth + lane) * 4 + k % 4];
+    byte = static_cast<uint8_t>(byte | nibble(nibbles, k) << (k % 8 < 4 ? 0 : 4));
+  }
+  store_at(group + 256 + lane * 2, scale);
+  store_at(group + 288 + lane * 2, min);
+}
+
+template <PackBlock4 pack_block>
 void pack_q4_1(const uint8_t* row, int64_t in, uint8_t* panel, int64_t lane) {
   for (int64_t b = 0; b < in / kGroupSize; ++b, row += 20, panel += kGroup4Bytes) {
-    pack_group4_block(row + 4, load_at<uint16_t>(row), load_at<uint16_t>(row + 2), panel, lane);
+    pack_block(row + 4, load_at<uint16_t>(row), load_at<uint16_t>(row + 2), panel, lane);
   }
 }
 
+template <PackBlock4 pack_block>
 void pack_q4_0(const uint8_t* row, int64_t in, uint8_t* panel, int64_t lane) {
   for (int64_t b = 0; b < in / kGroupSize; ++b, row += 18, panel += kGroup4Bytes) {
     const uint16_t scale = load_at<uint16_t>(row);
-    pack_group4_block(row + 2, scale, half_from_float(-8.0f * float_from_half(scale)), panel, lane);
+    pack_block(row + 2, scale, half_from_float(-8.0f * float_from_half(scale)), panel, lane);
   }
 }
 
@@ -125,14 +144,30 @@ void pack_q8_0(const uint8_t* row, int64_t in, uint8_t* panel, int64_t lane) {
   }
 }
 
+void pack_q8_0_integers(const uint8_t* row, int64_t in, uint8_t* panel, int64_t lane) {
+  for (int64_t b = 0; b < in / kGroupSize; ++b, row += 34, panel += kGroup8Bytes) {
+    for (int64_t k = 0; k < kGroupSize; ++k) {
+      const uint8_t shifted = row[2 + k] ^ 0x80u;  // int8 + 128
+      panel[(k / 4 * kPanelWidth + lane) * 4 + k % 4] = std::max<uint8_t>(shifted, 1);
+    }
+    store_at(panel + 512 + lane * 2, load_at<uint16_t>(row));
+  }
+}
+
+PackLane pack_q4_0_of(Layout layout) {
+  if (layout == Layout::Int4) return pack_q4_0<pack_int4_block>;
+  return layout == Layout::Group4 ? pack_q4_0<pack_group4_block> : pack_q4_0_widened;
+}
+
 PackLane pack_lane_of(TensorType type, Layout layout) {
   switch (type) {
     case TensorType::F32: return pack_plain<uint32_t>;
     case TensorType::F16: return pack_plain<uint16_t>;
     case TensorType::BF16: return pack_plain<uint16_t>;
-    case TensorType::Q4_0: return layout == Layout::Group4 ? pack_q4_0 : pack_q4_0_widened;
-    case TensorType::Q4_1: return pack_q4_1;
-    case TensorType::Q8_0: return pack_q8_0;
+    case TensorType::Q4_0: return pack_q4_0_of(layout);
+    case TensorType::Q4_1:
+      return layout == Layout::Int4 ? pack_q4_1<pack_int4_block> : pack_q4_1<pack_group4_block>;
+    case TensorType::Q8_0: return layout == Layout::Int8 ? pack_q8_0_integers : pack_q8_0;
   }
   throw std::logic_error("unknown tensor type");
 }
@@ -184,8 +219,10 @@ void check_same_in(const std::vector<TensorView>& parts) {
 int64_t panel_bytes(Layout layout, int64_t in) {
   int64_t bytes = 0;
   switch (layout) {
-    case Layout::Group4: bytes = in / kGroupSize * kGroup4Bytes; break;
-    case Layout::Group8: bytes = in / kGroupSize * kGroup8Bytes; break;
+    case Layout::Group4:
+    case Layout::Int4: bytes = in / kGroupSize * kGroup4Bytes; break;
+    case Layout::Group8:
+    case Layout::Int8: bytes = in / kGroupSize * kGroup8Bytes; break;
     case Layout::F16:
     case Layout::BF16: bytes = in * kPanelWidth * 2; break;
     case Layout::F32: bytes = in * kPanelWidth * 4; break;
@@ -208,12 +245,16 @@ int64_t PackedWeight::bytes() const {
   return total;
 }
 
-PackedWeight pack_linear(Context& context, const std::vector<TensorView>& parts) {
+bool PackedWeight::has_integers() const {
+  return std::any_of(segments.begin(), segments.end(), [](const Segment& s) { return is_integer(s.layout); });
+}
+
+PackedWeight pack_linear(Context& context, const std::vector<TensorView>& parts, ComputeDtype compute) {
   check_same_in(parts);
   PackedWeight w;
   w.in = parts[0].in;
   std::vector<Layout> layouts;
-  for (const TensorView& part : parts) layouts.push_back(layout_of(part));
+  for (const TensorView& part : parts) layouts.push_back(layout_of(part, compute));
   for (size_t first = 0; first < parts.size();) {
     const size_t end = first + parts_in_segment(parts, layouts, first);
     int64_t num_out = 0;
@@ -231,7 +272,7 @@ PackedWeight pack_linear(Context& context, const std::vector<TensorView>& parts)
   return w;
 }
 
-PackedWeight pack_gated_linear(Context& context, const TensorView& gate, const TensorView& up) {
+PackedWeight pack_gated_linear(Context& context, const TensorView& gate, const TensorView& up, ComputeDtype compute) {
   check_same_in({gate, up});
   if (gate.out != up.out) {
     throw std::invalid_argument("gate has " + std::to_string(gate.out) + " outputs but up has " +
@@ -241,7 +282,7 @@ PackedWeight pack_gated_linear(Context& context, const TensorView& gate, const T
   w.in = gate.in;
   w.out = gate.out;
   w.gated = true;
-  const Layout gate_layout = layout_of(gate), up_layout = layout_of(up);
+  const Layout gate_layout = layout_of(gate, compute), up_layout = layout_of(up, compute);
   const int64_t num_panels = ceil_div(w.out, kPanelWidth);
   const bool interleaved = gate_layout == up_layout;
   const auto add_segment = [&](Layout layout, int64_t segment_panels) {

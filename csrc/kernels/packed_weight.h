@@ -1,4 +1,5 @@
-// Weights in the layouts the kernels read. Nothing is lost: every layout gives back the file's values exactly.
+// Weights in the layouts the kernels read. Nothing is lost: every layout gives back the file's values exactly (Int8
+// clamps -128, which no quantiser writes, to -127).
 //
 // Outputs are cut into panels of 16. One panel is contiguous and 64-byte aligned, k runs along it:
 //
@@ -8,9 +9,14 @@
 //           byte i of dword j of a lane is k = 8 * i + j;    w = fma(scale, q, -128 * scale), q in 0..255
 //   F16, BF16  [in][16] 16-bit floats
 //   F32        [in][16] floats
+//   Int4    per 32 k: [4][16] dwords, then f16 scale[16], then f16 min[16]   (320 bytes)
+//           byte b of dword j of a lane holds k = 8 * j + b in its low nibble and k = 8 * j + 4 + b in its high one
+//   Int8    per 32 k: [8][16] dwords, then f16 scale[16]                     (544 bytes)
+//           byte b of dword j of a lane is k = 4 * j + b;  w = scale * (q - 128), q in 1..255
 //
-// A kernel isolates field i of a dword with a mask alone, because q * 2^(bits * i) converts to float exactly and
-// scale * 2^-(bits * i) is exact too: the fma sees the same product.
+// Int4 and Int8 are for products with 8-bit activations (ComputeDtype::Int8): four adjacent k of a lane are what one
+// dot-product instruction takes. In a float layout a kernel isolates field i of a dword with a mask alone, because
+// q * 2^(bits * i) converts to float exactly and scale * 2^-(bits * i) is exact too: the fma sees the same product.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +61,8 @@ struct PackedWeight {
   bool gated = false;
   std::vector<Segment> segments;
 
+  bool has_integers() const;  // whether some segment wants 8-bit activations
+
   int64_t bytes() const;
 };
 
@@ -71,7 +79,9 @@ struct TensorView {
 int64_t row_bytes(TensorType type, int64_t in);
 
 // Stacks parts with the same `in` along out. Throws std::invalid_argument for no parts or different `in`.
-PackedWeight pack_linear(Context&, const std::vector<TensorView>& parts);
-PackedWeight pack_gated_linear(Context&, const TensorView& gate, const TensorView& up);
+// With ComputeDtype::Int8, 4-bit and 8-bit tensors take the integer layouts; others stay floats.
+PackedWeight pack_linear(Context&, const std::vector<TensorView>& parts, ComputeDtype = ComputeDtype::F32);
+PackedWeight pack_gated_linear(Context&, const TensorView& gate, const TensorView& up,
+                               ComputeDtype = ComputeDtype::F32);
 
 }  // namespace chairlift

@@ -13,6 +13,7 @@ KernelTable build_generic_table() {
   KernelTable table;
   table.isa = "generic";
   register_generic_linear(table);
+  register_generic_integer(table);
   register_generic_step(table);
   return table;
 }

@@ -29,8 +29,12 @@ struct BatchView {
 
 enum class TensorType : int { F32, F16, BF16, Q4_0, Q4_1, Q8_0 };
 enum class GateActivation : int { Silu, GeluTanh };
+// What activations are multiplied as. Int8: rounded per row and 32 k where weights have 4 or 8 bits; another contract
+// than F32 (other bits), the same everywhere too.
+enum class ComputeDtype : int { F32, Int8 };
 
 // y[r, n] = sum over k ascending of x[r, k] * w[n, k], one fma chain per output; + y[r, n] at the end if accumulate.
+// Weights packed for Int8: group by group of 32 k, exact integer sums (PanelTask in arch/kernel_table.h).
 // x: [rows, in]   y: [rows, out]
 void linear(Context&, const float* x, int64_t rows, const PackedWeight& w, float* y, bool accumulate);
 
