@@ -57,7 +57,11 @@ using QuantiseKernel = void (*)(const float* x, int64_t num_groups, QuantGroup* 
 // y[i] = act(gate[i]) * up[i] for n values.
 using GateKernel = void (*)(const float* gate, const float* up, int64_t n, float* y);
 
+// Each group of kernels says which directory under arch/ it came from ("generic" for kernels/), set where it is
+// registered: what `chairlift env` reports.
 struct LinearKernels {
+  const char* origin = "";          // of panels of float layouts, and gates
+  const char* integer_origin = "";  // of panels of integer layouts, and quantise
   PanelKernel panels[kNumLayouts] = {};
   QuantiseKernel quantise = nullptr;
   GateKernel gate[2] = {};  // by GateActivation

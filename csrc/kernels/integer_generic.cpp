@@ -92,6 +92,7 @@ void panels(const PanelTask& task) {
 }  // namespace
 
 void register_generic_integer(KernelTable& table) {
+  table.linear.integer_origin = "generic";
   table.linear.panels[static_cast<int>(Layout::Int4)] = panels<Layout::Int4>;
   table.linear.panels[static_cast<int>(Layout::Int8)] = panels<Layout::Int8>;
   table.linear.quantise = quantise;

@@ -67,6 +67,7 @@ float stream(const float* data, int64_t n) {
 }  // namespace
 
 void register_generic_linear(KernelTable& table) {
+  table.linear.origin = "generic";
   table.linear.panels[static_cast<int>(Layout::Group4)] = panels<Layout::Group4>;
   table.linear.panels[static_cast<int>(Layout::Group8)] = panels<Layout::Group8>;
   table.linear.panels[static_cast<int>(Layout::F16)] = panels<Layout::F16>;

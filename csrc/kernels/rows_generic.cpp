@@ -34,6 +34,6 @@ void rms_norm(const float* x, int64_t n, const float* weight, float eps, float* 
 
 }  // namespace
 
-void register_generic_rows(StepKernels& step) { step.row = {widen, narrow, rotate, rms_norm}; }
+void register_generic_rows(StepKernels& step) { step.row = {"generic", widen, narrow, rotate, rms_norm}; }
 
 }  // namespace chairlift

@@ -70,7 +70,7 @@ int64_t count_ahead(const float* x, int64_t n, int64_t token) {
 }  // namespace
 
 void register_generic_sampling(StepKernels& step) {
-  step.sampling = {max_of, find, at_least, divide, weights, sum_exp, count_ahead};
+  step.sampling = {"generic", max_of, find, at_least, divide, weights, sum_exp, count_ahead};
 }
 
 }  // namespace chairlift

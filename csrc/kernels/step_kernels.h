@@ -36,6 +36,7 @@ struct SplitTask {
 };
 
 struct AttentionKernels {
+  const char* origin = "";  // see LinearKernels
   void (*attend_split)(const SplitTask&) = nullptr;
   // acc[i] = acc[i] * a + (other[i] * b), the outer one fused.   n: a multiple of 8
   void (*blend)(float* acc, float a, const float* other, float b, int64_t n) = nullptr;
@@ -46,6 +47,7 @@ struct AttentionKernels {
 // -- f16, rope, norms ----------------------------------------------------------------------------------------------
 
 struct RowKernels {
+  const char* origin = "";
   void (*widen)(const uint16_t* x, int64_t n, float* y) = nullptr;   // f16 to f32.   n: a multiple of 8
   void (*narrow)(const float* x, int64_t n, uint16_t* y) = nullptr;  // f32 to f16, to nearest even.   n: same
   // Rotates pairs (i, i + half): x[i] = x[i] c - x[i + half] s;  x[i + half] = x[i + half] c + x[i] s.   half: 4 * any
@@ -59,6 +61,7 @@ struct RowKernels {
 constexpr float kFixedOne = 1099511627776.0f;  // 2^40: the integer weight of the most likely token
 
 struct SamplingKernels {
+  const char* origin = "";
   float (*max)(const float* x, int64_t n) = nullptr;                  // NaN ignored; -inf when there is nothing else
   int64_t (*find)(const float* x, int64_t n, float value) = nullptr;  // first index that equals value, or n
   // Ascending indices i with x[i] >= floor; returns how many.

@@ -3,6 +3,7 @@
 namespace chairlift {
 
 void register_avx2_linear(KernelTable& table) {
+  table.linear.origin = "avx2";
   table.linear.panels[static_cast<int>(Layout::Group4)] = avx2::panels_group4;
   table.linear.panels[static_cast<int>(Layout::Group8)] = avx2::panels_group8;
   table.linear.panels[static_cast<int>(Layout::F16)] = avx2::panels_f16;

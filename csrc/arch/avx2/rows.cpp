@@ -56,6 +56,6 @@ void rms_norm(const float* x, int64_t n, const float* weight, float eps, float* 
 
 }  // namespace
 
-void register_avx2_rows(StepKernels& step) { step.row = {widen, narrow, rotate, rms_norm}; }
+void register_avx2_rows(StepKernels& step) { step.row = {"avx2", widen, narrow, rotate, rms_norm}; }
 
 }  // namespace chairlift

@@ -127,7 +127,7 @@ int64_t count_ahead(const float* x, int64_t n, int64_t token) {
 }  // namespace
 
 void register_avx2_sampling(StepKernels& step) {
-  step.sampling = {max_of, find, at_least, divide, weights, sum_exp, count_ahead};
+  step.sampling = {"avx2", max_of, find, at_least, divide, weights, sum_exp, count_ahead};
 }
 
 }  // namespace chairlift

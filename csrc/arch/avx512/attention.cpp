@@ -180,6 +180,9 @@ void attend_split(const SplitTask& t) { t.is_half ? attend_typed<uint16_t>(t) : 
 
 }  // namespace
 
-void register_avx512_attention(StepKernels& step) { step.attention.attend_split = attend_split; }
+void register_avx512_attention(StepKernels& step) {
+  step.attention.origin = "avx512";
+  step.attention.attend_split = attend_split;
+}
 
 }  // namespace chairlift

@@ -3,6 +3,7 @@
 namespace chairlift {
 
 void register_avx512_linear(KernelTable& table) {
+  table.linear.origin = "avx512";
   table.linear.panels[static_cast<int>(Layout::Group4)] = avx512::panels_group4;
   table.linear.panels[static_cast<int>(Layout::Group8)] = avx512::panels_group8;
   table.linear.panels[static_cast<int>(Layout::F16)] = avx512::panels_f16;
