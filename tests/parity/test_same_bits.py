@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chairlift import LLM, SamplingParams
+from chairlift.config import ISAS
 from chairlift.errors import ConfigError
 from parity.runs import Answer, alone, answers, make_params, make_prompts
 
@@ -16,27 +17,49 @@ BIG: dict[str, Any] = {"num_kv_blocks": 2048, "max_model_len": 1024, "enable_pre
 
 
 class Case:
-    """One model, its prompts, and the reference: each request alone, big pool, no cache, one thread."""
+    """One model, its prompts, and the reference: each request alone, big pool, no cache, one thread.
 
-    def __init__(self, model: Path, number: int, longest: int, more: list[int], max_tokens: int) -> None:
+    `numerics` are flags that choose another contract (other bits): the promise holds within each.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        numerics: dict[str, Any],
+        number: int,
+        longest: int,
+        more: list[int],
+        max_tokens: int,
+    ) -> None:
         self.model = str(model)
-        with LLM(self.model, threads=1, **BIG) as llm:
+        self.numerics = numerics
+        self.flags = {**BIG, **numerics}
+        with LLM(self.model, threads=1, **self.flags) as llm:
             self.prompts = make_prompts(number, longest, llm.info.vocab_size, more)
             self.params: list[SamplingParams] = make_params(len(self.prompts), max_tokens)
             self.reference: list[Answer] = alone(llm, self.prompts, self.params)
 
     def run(self, **flags: Any) -> list[Answer]:
-        with LLM(self.model, **{**BIG, **flags}) as llm:
+        with LLM(self.model, **{**self.flags, **flags}) as llm:
             return answers(llm, self.prompts, self.params)
 
 
-@pytest.fixture(scope="module", params=["tiny", pytest.param("default", marks=pytest.mark.model)])
+MODELS = [
+    ("tiny", {}),
+    ("tiny", {"compute_dtype": "int8"}),
+    pytest.param(("default", {}), marks=pytest.mark.model),
+    pytest.param(("default", {"compute_dtype": "int8"}), marks=pytest.mark.model),
+]
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=["tiny", "tiny int8", "default", "default int8"])
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    if request.param == "tiny":
+    name, numerics = request.param
+    if name == "tiny":
         # 256 is where attention starts another split
-        yield Case(request.getfixturevalue("tiny_model"), 30, 200, [240, 255, 256, 257, 600], 24)
+        yield Case(request.getfixturevalue("tiny_model"), numerics, 30, 200, [240, 255, 256, 257, 600], 24)
     else:
-        yield Case(request.getfixturevalue("default_model"), 10, 70, [250, 520], 28)
+        yield Case(request.getfixturevalue("default_model"), numerics, 10, 70, [250, 520], 28)
 
 
 def test_beside_others(case: Case) -> None:
@@ -46,7 +69,7 @@ def test_beside_others(case: Case) -> None:
 
 def test_in_reverse_order(case: Case) -> None:
     """The order of arrival changes nothing."""
-    with LLM(case.model, **BIG) as llm:
+    with LLM(case.model, **case.flags) as llm:
         assert answers(llm, case.prompts[::-1], case.params[::-1])[::-1] == case.reference
 
 
@@ -68,7 +91,7 @@ def test_with_one_running_at_a_time(case: Case) -> None:
 
 def test_cold_and_warm_prefix_cache(case: Case) -> None:
     """Blocks written by an earlier request give the bits of computing them again."""
-    with LLM(case.model, **{**BIG, "enable_prefix_caching": True}) as llm:
+    with LLM(case.model, **{**case.flags, "enable_prefix_caching": True}) as llm:
         assert answers(llm, case.prompts, case.params) == case.reference
         outputs = llm.generate([{"prompt_token_ids": p} for p in case.prompts], case.params, use_tqdm=False)
         assert sum(output.num_cached_tokens for output in outputs) > 0
@@ -80,7 +103,8 @@ def test_with_preemption(case: Case) -> None:
     short = [i for i, prompt in enumerate(case.prompts) if len(prompt) <= 200]
     prompts, params = [case.prompts[i] for i in short], [case.params[i] for i in short]
     longest = max(map(len, prompts)) + (params[0].max_tokens or 0)
-    with LLM(case.model, num_kv_blocks=longest // 16 + 2, max_model_len=longest, max_num_seqs=32) as llm:
+    pool: dict[str, Any] = {"num_kv_blocks": longest // 16 + 2, "max_model_len": longest, "max_num_seqs": 32}
+    with LLM(case.model, **pool, **case.numerics) as llm:
         assert answers(llm, prompts, params) == [case.reference[i] for i in short]
         assert llm.stats.num_preemptions_total > 0
 
@@ -95,11 +119,11 @@ def test_generic_kernels_equal_the_fast_ones(case: Case) -> None:
     """The readable C++ and the vectorised one are the same function, bit for bit."""
     all_of_them = "tiny" in case.model
     few = slice(0, None) if all_of_them else slice(1, 3)  # scalar code: some hundred times slower
-    with LLM(case.model, isa="generic", **BIG) as llm:
+    with LLM(case.model, isa="generic", **case.flags) as llm:
         assert answers(llm, case.prompts[few], case.params[few]) == case.reference[few]
 
 
-@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if isa not in ("auto", "generic")])
 def test_every_instruction_set_equals_the_others(case: Case, isa: str) -> None:
     """A wider vector changes no bit; skipped where this processor lacks it."""
     try:
@@ -111,9 +135,9 @@ def test_every_instruction_set_equals_the_others(case: Case, isa: str) -> None:
 def test_f32_cache_too(case: Case) -> None:
     """The promise holds within each KV dtype: f32 batched and chunked equals f32 alone."""
     few = slice(0, 6)
-    with LLM(case.model, **BIG, kv_cache_dtype="f32") as llm:
+    with LLM(case.model, **case.flags, kv_cache_dtype="f32") as llm:
         reference = alone(llm, case.prompts[few], case.params[few])
-    with LLM(case.model, **BIG, kv_cache_dtype="f32", max_num_batched_tokens=32) as llm:
+    with LLM(case.model, **case.flags, kv_cache_dtype="f32", max_num_batched_tokens=32) as llm:
         assert answers(llm, case.prompts[few], case.params[few]) == reference
 
 

@@ -22,6 +22,10 @@ class GateActivation(Enum):
     silu = 0
     gelu_tanh = 1
 
+class ComputeDtype(Enum):
+    f32 = 0
+    int8 = 1
+
 class KVDtype(Enum):
     f16 = 0
     f32 = 1
@@ -105,8 +109,10 @@ class Batch:
     def num_logits(self) -> int: ...
 
 # -- linear ------------------------------------------------------------------------------------------------------
-def pack_linear(context: Context, parts: Sequence[Part]) -> PackedWeight: ...
-def pack_gated_linear(context: Context, gate: Part, up: Part) -> PackedWeight: ...
+def pack_linear(context: Context, parts: Sequence[Part], compute: ComputeDtype = ...) -> PackedWeight: ...
+def pack_gated_linear(
+    context: Context, gate: Part, up: Part, compute: ComputeDtype = ...
+) -> PackedWeight: ...
 def linear(
     context: Context, x: Float32, rows: int, w: PackedWeight, y: Float32, accumulate: bool = False
 ) -> None: ...

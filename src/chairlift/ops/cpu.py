@@ -47,36 +47,52 @@ class _GatedWeight(NamedTuple):
 class CpuOps:
     """`Ops` on native kernels, for steps of at most `max_num_tokens` rows and `max_num_logits` rows of logits.
 
-    `num_threads` counts the calling thread; `isa` is "auto", "generic", "avx2" or "avx512".
+    `num_threads` counts the calling thread; `isa` is "auto" or the name of a kernel table. `compute_dtype` "int8"
+    multiplies 4-bit and 8-bit weights with activations rounded to 8 bits.
 
     Raises:
-        ValueError: a number is below 1, or this processor lacks the instruction set.
+        ValueError: a number is below 1, a name is unknown, or this processor lacks the instruction set.
     """
 
     name = "cpu"
 
-    def __init__(self, num_threads: int, max_num_tokens: int, max_num_logits: int, isa: str = "auto") -> None:
+    def __init__(
+        self,
+        num_threads: int,
+        max_num_tokens: int,
+        max_num_logits: int,
+        isa: str = "auto",
+        compute_dtype: str = "f32",
+    ) -> None:
         if max_num_tokens < 1 or max_num_logits < 1:
             raise ValueError(
                 f"an arena of {max_num_tokens} tokens and {max_num_logits} rows of logits is too small"
             )
+        if compute_dtype not in _COMPUTE_DTYPES:
+            raise ValueError(f"compute_dtype is {compute_dtype!r}; known: {', '.join(_COMPUTE_DTYPES)}")
         self._context = _native.Context(num_threads, isa)
+        self._compute = _COMPUTE_DTYPES[compute_dtype]
         self._max_rows = {Axis.TOKENS: max_num_tokens, Axis.LOGITS: max_num_logits}
 
     def describe(self) -> dict[str, str]:
         """Facts for `chairlift env`."""
-        return {"backend": self.name, "isa": self._context.isa, "threads": str(self._context.num_threads)}
+        return {
+            "backend": self.name,
+            "isa": self._context.isa,
+            "compute dtype": self._compute.name,
+            "threads": str(self._context.num_threads),
+        }
 
     # -- load ------------------------------------------------------------------------------------------------
     def load_linear(self, parts: Sequence[HostTensor]) -> Linear:
         """Pack `[out, in]` parts, stacked along `out`; raises ValueError when they don't fit together."""
-        return Linear(_native.pack_linear(self._context, [_part(tensor) for tensor in parts]))
+        return Linear(_native.pack_linear(self._context, [_part(tensor) for tensor in parts], self._compute))
 
     def load_gated_linear(self, gate: HostTensor, up: HostTensor, activation: str) -> GatedLinear:
         """Pack gate and up, `[out, in]` each; raises ValueError for an unknown activation."""
         if activation not in _GATES:
             raise ValueError(f"activation is {activation!r}; known: {', '.join(_GATES)}")
-        packed = _native.pack_gated_linear(self._context, _part(gate), _part(up))
+        packed = _native.pack_gated_linear(self._context, _part(gate), _part(up), self._compute)
         return GatedLinear(_GatedWeight(packed, _GATES[activation]))
 
     def load_norm(self, weight: HostTensor) -> Norm:
@@ -261,4 +277,5 @@ _SCALINGS = {
     "linear": _native.RopeScaling.linear,
     "llama3": _native.RopeScaling.llama3,
 }
+_COMPUTE_DTYPES = {"f32": _native.ComputeDtype.f32, "int8": _native.ComputeDtype.int8}
 _KV_DTYPES = {"f16": _native.KVDtype.f16, "f32": _native.KVDtype.f32}

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from chairlift.ops.batch_check import check_batch, check_range, check_sample_batch
 from chairlift.ops.dequantize import dequantize
+from chairlift.ops.integer_activations import INTEGER_TYPES, round_to_int8
 from chairlift.ops.interface import (
     Activation,
     Axis,
@@ -46,9 +47,21 @@ class _Activation:
 
 
 @dataclass(slots=True)
+class _Linear:
+    """Parts stacked along `out`; those multiplied with rounded activations are marked."""
+
+    parts: list[tuple[Float32, bool]]  # ([out, in], integer)
+
+    def times(self, x: Float32) -> Float32:
+        """x @ w.T: [rows, in] -> [rows, out]."""
+        rounded = round_to_int8(x) if any(integer for _, integer in self.parts) else x
+        return np.concatenate([_rows_times(rounded if i else x, w) for w, i in self.parts], axis=1)
+
+
+@dataclass(slots=True)
 class _GatedLinear:
-    gate: Float32  # [out, in]
-    up: Float32  # [out, in]
+    gate: _Linear
+    up: _Linear
     function: Callable[[Float64], Float64]
 
 
@@ -71,8 +84,11 @@ class ReferenceOps:
 
     name = "reference"
 
-    def __init__(self, max_num_tokens: int, max_num_logits: int) -> None:
+    def __init__(self, max_num_tokens: int, max_num_logits: int, compute_dtype: str = "f32") -> None:
+        if compute_dtype not in ("f32", "int8"):
+            raise ValueError(f"compute_dtype is {compute_dtype!r}; known: f32, int8")
         self._max_rows = {Axis.TOKENS: max_num_tokens, Axis.LOGITS: max_num_logits}
+        self._compute_dtype = compute_dtype
 
     def describe(self) -> dict[str, str]:
         """Facts for `chairlift env`."""
@@ -81,13 +97,17 @@ class ReferenceOps:
     # -- load ------------------------------------------------------------------------------------------------
     def load_linear(self, parts: Sequence[HostTensor]) -> Linear:
         """Dequantise `[out, in]` parts and stack them along `out`."""
-        return Linear(np.concatenate([dequantize(part) for part in parts]))
+        return Linear(self._linear(parts))
 
     def load_gated_linear(self, gate: HostTensor, up: HostTensor, activation: str) -> GatedLinear:
         """Dequantise gate and up, `[out, in]` each; raises ValueError for an unknown activation."""
         if activation not in _ACTIVATIONS:
             raise ValueError(f"activation is {activation!r}; known: {', '.join(_ACTIVATIONS)}")
-        return GatedLinear(_GatedLinear(dequantize(gate), dequantize(up), _ACTIVATIONS[activation]))
+        return GatedLinear(_GatedLinear(self._linear([gate]), self._linear([up]), _ACTIVATIONS[activation]))
+
+    def _linear(self, parts: Sequence[HostTensor]) -> _Linear:
+        rounds = self._compute_dtype == "int8"
+        return _Linear([(dequantize(part), rounds and part.type in INTEGER_TYPES) for part in parts])
 
     def load_norm(self, weight: HostTensor) -> Norm:
         """Dequantise a norm's weight `[width]`."""
@@ -115,9 +135,13 @@ class ReferenceOps:
 
     def embed(self, batch: Batch, table: Linear, out: Activation) -> None:
         """out[t] = row input_ids[t] of the table; raises ValueError for an id outside it."""
-        ids, weights = _ragged(batch).input_ids, cast(Float32, table)
-        check_range("input_ids", ids, 0, len(weights))
-        _live(batch, out)[:] = weights[ids]
+        ids, weights = _ragged(batch).input_ids, cast(_Linear, table)
+        check_range("input_ids", ids, 0, sum(len(part) for part, _ in weights.parts))
+        first = 0
+        for part, _ in weights.parts:
+            inside = (ids >= first) & (ids < first + len(part))
+            _live(batch, out)[inside] = part[ids[inside] - first]
+            first += len(part)
 
     def rms_norm(self, batch: Batch, x: Activation, norm: Norm, eps: float, out: Activation) -> None:
         """out = x / sqrt(mean(x^2) + eps) * weight, per row."""
@@ -129,15 +153,15 @@ class ReferenceOps:
         self, batch: Batch, x: Activation, w: Linear, out: Activation, *, accumulate: bool = False
     ) -> None:
         """out = x @ w.T, or out += x @ w.T."""
-        product = _rows_times(_live(batch, x), cast(Float32, w))
+        product = cast(_Linear, w).times(_live(batch, x))
         target = _live(batch, out)
         target[:] = target + product if accumulate else product
 
     def gated_linear(self, batch: Batch, x: Activation, w: GatedLinear, out: Activation) -> None:
         """out = activation(x @ gate.T) * (x @ up.T)."""
         weights, rows = cast(_GatedLinear, w), _live(batch, x)
-        gate = weights.function(_rows_times(rows, weights.gate).astype(np.float64))
-        _live(batch, out)[:] = gate * _rows_times(rows, weights.up)
+        gate = weights.function(weights.gate.times(rows).astype(np.float64))
+        _live(batch, out)[:] = gate * weights.up.times(rows)
 
     def rope_and_store(self, batch: Batch, qkv: Activation, rope: Rope, kv: KVCache, layer: int) -> None:
         """Rotate q in place; rotate k, round k and v to the cache's dtype and store them at slot_mapping."""
