@@ -41,12 +41,21 @@ def test_a_command_offers_only_flags_that_act(command: str, capsys: pytest.Captu
     assert all((flag in shown) == (command != "bench lanes") for flag in text)
 
 
-def test_bench_lanes_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
-    """The help begins with what it is, and `bench` promises what it has."""
+@pytest.mark.parametrize(
+    ("kind", "promise"),
+    [
+        ("lanes", "one lane per request"),
+        ("throughput", "offer all requests at once"),
+        ("serve", "OpenAI-compatible server"),
+    ],
+)
+def test_each_kind_of_bench_says_what_it_does(
+    kind: str, promise: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The help begins with what it is."""
     with pytest.raises(SystemExit):
-        main(["bench", "lanes", "--help"])
-    assert "one lane per request" in capsys.readouterr().out
-    assert "throughput" not in COMMANDS["bench"][1]
+        main(["bench", kind, "--help"])
+    assert promise in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import msgspec
 
 from chairlift.errors import ConfigError
 
-_FIRST_PLAIN_ID = 100  # below are control tokens in every vocabulary we know
+FIRST_PLAIN_ID = 100  # below are control tokens in every vocabulary we know
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def synthetic(number: int, *, vocab_size: int, seed: int = 7, interval_s: float 
     for _ in range(number):
         prompt = min(320, 8 + int(rng.expovariate(1 / 48)))
         answer = min(160, 8 + int(rng.expovariate(1 / 48)))
-        ids = [rng.randrange(_FIRST_PLAIN_ID, vocab_size) for _ in range(prompt)]
+        ids = [rng.randrange(FIRST_PLAIN_ID, vocab_size) for _ in range(prompt)]
         items.append(WorkItem(ids, answer, now))
         now += rng.expovariate(1 / interval_s)
     return items

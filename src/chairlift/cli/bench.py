@@ -1,55 +1,32 @@
-"""`chairlift bench lanes`: run a workload for real and draw who rode in which step."""
+"""`chairlift bench KIND`: measurements, each kind in a module of its own."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
-from chairlift.cli.flags import add_engine_flags, add_model_option, engine_config
-from chairlift.cli.models import resolve_model
-from chairlift.cli.paths import check_writable
-from chairlift.errors import ConfigError
+from chairlift.cli import bench_lanes, bench_serve, bench_throughput
+
+# A module has HELP, DESCRIPTION, add_arguments(parser) and run(args) -> int.
+_KINDS = {
+    "throughput": bench_throughput,
+    "serve": bench_serve,
+    "lanes": bench_lanes,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the sub-commands of `bench`."""
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    lanes = kinds.add_parser(
-        "lanes",
-        usage="chairlift bench lanes [options]",
-        help="draw a run as an SVG: one lane per request, tokens per step below",
-        description="Run a workload on a model and draw it as an SVG: one lane per request, from its arrival over "
-        "its wait and its prompt to its last token, and below how many tokens each step computed.",
-    )
-    add_model_option(lanes)
-    lanes.add_argument("--output", "-o", default="lanes.svg", metavar="FILE", help="default: lanes.svg")
-    lanes.add_argument("--workload", metavar="FILE", help="JSON file of requests (default: a synthetic mix)")
-    lanes.add_argument("--requests", type=int, default=24, metavar="N", help="how many of them (default: 24)")
-    add_engine_flags(lanes, text=False)
+    for name, module in _KINDS.items():
+        kind = kinds.add_parser(
+            name,
+            usage=f"chairlift bench {name} [options]",
+            help=module.HELP,
+            description=module.DESCRIPTION,
+        )
+        module.add_arguments(kind)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the workload and write the picture."""
-    if args.requests < 1:
-        raise ConfigError(f"--requests is {args.requests}; it must be at least 1")
-    check_writable("--output", args.output)
-    from chairlift.bench.lanes import draw, record
-    from chairlift.bench.workload import from_file, synthetic
-    from chairlift.factory import open_engine
-
-    engine = open_engine(resolve_model(engine_config(args, args.model)))
-    try:
-        info = engine.info
-        if args.workload:
-            items = from_file(args.workload)[: args.requests]
-        else:
-            items = synthetic(args.requests, vocab_size=info.vocab_size)
-        title = f"{info.model_name}: {len(items)} requests board and leave while the lift runs"
-        recording = record(engine, items, token_budget=info.max_num_batched_tokens, title=title)
-    finally:
-        engine.close()
-    Path(args.output).write_text(draw(recording), encoding="utf-8")
-    tokens = sum(prompt + generated for _, _, prompt, generated in recording.steps)
-    print(f"{args.output}: {len(recording.steps)} steps, {tokens} tokens", file=sys.stderr)
-    return 0
+    """Run the kind that was named."""
+    return int(_KINDS[args.kind].run(args))

@@ -32,7 +32,9 @@ COMMANDS = {
         "chairlift generate PROMPT [options]",
     ),
     "chat": Command("chairlift.cli.chat", "talk to a model in the terminal", "chairlift chat [options]"),
-    "bench": Command("chairlift.cli.bench", "pictures of a run: who rode in which step (`bench lanes`)"),
+    "bench": Command(
+        "chairlift.cli.bench", "measurements: throughput, a server under load, who rode in which step"
+    ),
     "env": Command("chairlift.cli.env", "what was found on this machine: versions, kernels, memory"),
 }
 
