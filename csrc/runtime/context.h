@@ -12,17 +12,17 @@ namespace chairlift {
 
 class Context {
  public:
-  // isa: "auto" (the best this processor has), "generic", "avx2" or "avx512". Throws std::invalid_argument for an
+  // isa: "auto" (the best this processor has) or one of isas() in runtime/isas.h. Throws std::invalid_argument for an
   // unknown or unavailable one and for num_threads < 1.
   Context(int num_threads, const std::string& isa);
 
   ThreadPool& pool() { return pool_; }
-  const KernelTable& kernels() const { return *kernels_; }
+  const KernelTable& kernels() const { return kernels_; }
   BufferArena& weights() { return weights_; }
   int num_threads() const { return pool_.num_threads(); }
 
  private:
-  const KernelTable* kernels_;
+  KernelTable kernels_;
   ThreadPool pool_;
   BufferArena weights_;
 };

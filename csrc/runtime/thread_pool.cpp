@@ -35,29 +35,38 @@ bool spin_until(Done done) {
   return done();
 }
 
-// Every thread that computes uses IEEE defaults (round to nearest, denormals kept), whatever it inherited.
-void set_float_defaults() {
+// How this thread rounds and what it does with denormals. Every thread that computes uses IEEE defaults (round to
+// nearest, denormals kept), whatever it inherited.
 #if defined(__x86_64__)
-  _mm_setcsr(0x1f80);
-#endif
+constexpr uint64_t kIeeeDefaults = 0x1f80;
+uint64_t float_settings() { return _mm_getcsr() & ~0x3fu; }  // without the flags of past operations
+void set_float_settings(uint64_t settings) { _mm_setcsr(static_cast<unsigned>(settings)); }
+#elif defined(__aarch64__)
+constexpr uint64_t kIeeeDefaults = 0;
+uint64_t float_settings() {
+  uint64_t settings;
+  asm volatile("mrs %0, fpcr" : "=r"(settings));
+  return settings;
 }
+void set_float_settings(uint64_t settings) { asm volatile("msr fpcr, %0" : : "r"(settings)); }
+#else
+constexpr uint64_t kIeeeDefaults = 0;
+uint64_t float_settings() { return kIeeeDefaults; }
+void set_float_settings(uint64_t) {}
+#endif
 
 // The caller is somebody else's thread: its settings are put back afterwards.
 class FloatDefaults {
  public:
-#if defined(__x86_64__)
-  FloatDefaults() : saved_(_mm_getcsr()) {
-    if (saved_ != 0x1f80) set_float_defaults();
+  FloatDefaults() : saved_(float_settings()) {
+    if (saved_ != kIeeeDefaults) set_float_settings(kIeeeDefaults);
   }
   ~FloatDefaults() {
-    if ((saved_ & ~0x3fu) != 0x1f80) _mm_setcsr(saved_);
+    if (saved_ != kIeeeDefaults) set_float_settings(saved_);
   }
 
  private:
-  unsigned saved_;
-#else
-  FloatDefaults() {}
-#endif
+  uint64_t saved_;
 };
 
 }  // namespace
@@ -125,7 +134,7 @@ void ThreadPool::claim_tiles() {
 }
 
 void ThreadPool::worker_main() {
-  set_float_defaults();
+  set_float_settings(kIeeeDefaults);
   uint64_t last_job = 0;
   while (wait_for_job(last_job)) {
     inside_.fetch_add(1);

@@ -1,0 +1,20 @@
+// The NEON linear kernels by layout; linear_table.cpp puts them into the table.
+#pragma once
+
+#include "arch/kernel_table.h"
+
+namespace chairlift::neon {
+
+void panels_group4(const PanelTask&);
+void panels_group8(const PanelTask&);
+void panels_f16(const PanelTask&);
+void panels_bf16(const PanelTask&);
+void panels_f32(const PanelTask&);
+
+void gate_silu(const float* gate, const float* up, int64_t n, float* y);
+void gate_gelu_tanh(const float* gate, const float* up, int64_t n, float* y);
+
+int64_t fma_peak(int64_t iterations, float* sink);
+float stream(const float* data, int64_t n);
+
+}  // namespace chairlift::neon

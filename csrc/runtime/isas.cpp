@@ -1,0 +1,84 @@
+#include "runtime/isas.h"
+
+#include <stdexcept>
+
+#include "runtime/cpu_features.h"
+
+namespace chairlift {
+namespace {
+
+struct Isa {
+  const char* name;
+  const char* base;  // an earlier one, whose kernels it inherits where it is no faster; none for the first
+  const char* features;
+  bool (*is_available)();
+  void (*add_kernels)(KernelTable&);  // compiled for the features: not to be called without them
+};
+
+bool always() { return true; }
+
+void add_generic(KernelTable& table) {
+  register_generic_linear(table);
+  register_generic_integer(table);
+  register_generic_step(table);
+}
+
+#ifdef CHAIRLIFT_HAVE_X86
+void add_avx2(KernelTable& table) {
+  register_avx2_linear(table);
+  register_avx2_step(table);
+}
+
+void add_avx512(KernelTable& table) {
+  register_avx512_linear(table);
+  register_avx512_attention(table.step);
+}
+#endif
+
+// In ascending order of preference: "auto" is the last that is available.
+constexpr Isa kIsas[] = {
+    {"generic", nullptr, "nothing", always, add_generic},
+#ifdef CHAIRLIFT_HAVE_X86
+    {"avx2", "generic", "AVX2, FMA and F16C", cpu_has_avx2, add_avx2},
+    {"avx512", "avx2", "AVX-512 F, BW, VL and DQ", cpu_has_avx512, add_avx512},
+    {"avx512vnni", "avx512", "AVX-512 F, BW, VL, DQ and VNNI", cpu_has_avx512_vnni, register_avx512vnni_linear},
+#endif
+#ifdef CHAIRLIFT_HAVE_NEON
+    {"neon", "generic", "ASIMD", cpu_has_neon, register_neon_linear},
+#endif
+};
+
+const Isa& find_isa(const std::string& name) {
+  const Isa* found = nullptr;
+  std::string known = "\"auto\"";
+  for (const Isa& isa : kIsas) {
+    if (name == isa.name || (name == "auto" && isa.is_available())) found = &isa;
+    known += ", \"" + std::string(isa.name) + "\"";
+  }
+  if (found == nullptr) throw std::invalid_argument("isa is \"" + name + "\"; this build has " + known);
+  return *found;
+}
+
+KernelTable build_table(const Isa& isa) {
+  KernelTable table;
+  if (isa.base != nullptr) table = build_table(find_isa(isa.base));
+  table.isa = isa.name;
+  isa.add_kernels(table);
+  return table;
+}
+
+}  // namespace
+
+std::vector<IsaInfo> isas() {
+  std::vector<IsaInfo> infos;
+  for (const Isa& isa : kIsas) infos.push_back({isa.name, isa.features, isa.is_available()});
+  return infos;
+}
+
+KernelTable kernel_table(const std::string& name) {
+  const Isa& isa = find_isa(name);
+  if (isa.is_available()) return build_table(isa);
+  throw std::invalid_argument("isa is \"" + name + "\" but this processor or system lacks " + isa.features);
+}
+
+}  // namespace chairlift
