@@ -72,37 +72,42 @@ Tile tile_at(const Tiling& tiling, int64_t index, int64_t rows, int64_t panels, 
 // The rows of an op, and their 8-bit form where a segment of the weight wants it.
 struct Input {
   const float* x = nullptr;        // [rows, in]
-  const QuantGroup* xq = nullptr;  // [rows, in / 32]
+  const QuantGroup* xq = nullptr;  // [rows, xq_stride], of which in / 32 are used
   int64_t in = 0;
+  int64_t xq_stride = 0;
 };
 
 // Rounding few rows takes less time than sharing them out.
 constexpr int64_t kFewFloats = 8192;
 
+void quantise_rows(Context& context, const float* x, int64_t rows, int64_t in, QuantGroup* xq, int64_t xq_stride) {
+  const QuantiseKernel quantise = context.kernels().linear.quantise;
+  const auto quantise_row = [&](int64_t r) { quantise(x + r * in, in / kGroupSize, xq + r * xq_stride); };
+  if (rows * in > kFewFloats) return for_each_row(context, rows, in, quantise_row);
+  context.pool().parallel_for(1, [&](int64_t) {
+    for (int64_t r = 0; r < rows; ++r) quantise_row(r);
+  });
+}
+
 Input make_input(Context& context, const float* x, int64_t rows, const PackedWeight& w) {
-  Input input{x, nullptr, w.in};
+  Input input{x, nullptr, w.in, 0};
   if (!w.has_integers()) return input;
   static thread_local Scratch scratch;
-  const QuantiseKernel quantise = context.kernels().linear.quantise;
-  const int64_t groups = w.in / kGroupSize;
-  const size_t bytes = static_cast<size_t>(rows * groups) * sizeof(QuantGroup);
+  input.xq_stride = w.in / kGroupSize | 1;  // odd: rows a power of two apart would share sets of the caches
+  const size_t bytes = static_cast<size_t>(rows * input.xq_stride) * sizeof(QuantGroup);
   auto* xq = reinterpret_cast<QuantGroup*>(scratch.floats(bytes / sizeof(float)));
-  if (rows * w.in <= kFewFloats) {
-    quantise(x, rows * groups, xq);
-  } else {
-    for_each_row(context, rows, w.in, [&](int64_t r) { quantise(x + r * w.in, groups, xq + r * groups); });
-  }
+  quantise_rows(context, x, rows, w.in, xq, input.xq_stride);
   input.xq = xq;
   return input;
 }
 
 PanelTask panel_task(const Input& input, const Tile& tile, const Segment& segment, float* acc) {
   PanelTask task;
-  const bool integer = is_integer(segment.layout);
-  task.x_stride = integer ? input.in / kGroupSize : input.in;
-  if (integer) {
+  if (is_integer(segment.layout)) {
+    task.x_stride = input.xq_stride;
     task.xq = input.xq + tile.first_row * task.x_stride;
   } else {
+    task.x_stride = input.in;
     task.x = input.x + tile.first_row * task.x_stride;
   }
   task.rows = tile.num_rows;

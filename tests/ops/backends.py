@@ -10,7 +10,7 @@ from chairlift.ops.interface import Ops
 from chairlift.ops.reference import ReferenceOps
 
 MakeOps = Callable[[int, int], Ops]  # (max_num_tokens, max_num_logits)
-FASTER_ISAS = ("avx2", "avx512")  # instruction sets with kernels of their own, beside "generic"
+FASTER_ISAS = ("avx2", "avx512", "avx512vnni")  # instruction sets with kernels of their own, beside "generic"
 
 
 def available_isas() -> list[str]:

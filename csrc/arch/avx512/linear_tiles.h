@@ -8,7 +8,7 @@
 
 #include <immintrin.h>
 
-#include "arch/avx512/lanes.h"
+#include "arch/avx512/row_pointers.h"
 #include "arch/kernel_table.h"
 
 namespace chairlift {
@@ -19,31 +19,14 @@ constexpr int kMaxRowsAtOnce = 24;   // sums of one fused tile, beside 2 vectors
 constexpr int kMaxTileRows = 14;     // of a chunk; fewer than 4 don't hide the latency of the fma
 constexpr int64_t kMaxChunk = 288;  // k kept as floats at once: 18 KB of the first-level cache
 
-// Rows of x at the current k. A pointer and two strides reach 5 rows through the processor's address forms; the empty
-// asm keeps the compiler from spelling out a pointer for each.
+// Rows of x at the current k.
 template <int R>
 struct Rows {
-  static constexpr int kBases = (R + 4) / 5;
-  const char* base[kBases];  // rows 0, 5, 10, ...
-  int64_t stride, stride3;   // bytes
+  RowPointers<R> pointers;
 
-  CHAIRLIFT_INLINE Rows(const float* x, int64_t x_stride) : stride(4 * x_stride), stride3(12 * x_stride) {
-    for (int b = 0; b < kBases; ++b) base[b] = reinterpret_cast<const char*>(x + 5 * b * x_stride);
-    asm("" : "+r"(stride), "+r"(stride3));
-  }
-
-  CHAIRLIFT_INLINE const float& at(int r) const {
-    const int64_t offset[5] = {0, stride, 2 * stride, stride3, 4 * stride};
-    return *reinterpret_cast<const float*>(base[r / 5] + offset[r % 5]);
-  }
-
-  CHAIRLIFT_INLINE void next() {
-#pragma GCC unroll 5
-    for (int b = 0; b < kBases; ++b) {
-      base[b] += 4;
-      asm("" : "+r"(base[b]));
-    }
-  }
+  CHAIRLIFT_INLINE Rows(const float* x, int64_t x_stride) : pointers(x, 4 * x_stride) {}
+  CHAIRLIFT_INLINE const float& at(int r) const { return *reinterpret_cast<const float*>(pointers.at(r)); }
+  CHAIRLIFT_INLINE void next() { pointers.advance(4); }
 };
 
 // Sums of R rows with P panels, in registers.

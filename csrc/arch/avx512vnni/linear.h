@@ -1,0 +1,12 @@
+// The AVX-512 VNNI kernels of integer layouts; linear_table.cpp puts them into the table.
+#pragma once
+
+#include "arch/kernel_table.h"
+
+namespace chairlift::avx512vnni {
+
+void panels_int4(const PanelTask&);
+void panels_int8(const PanelTask&);
+void quantise(const float* x, int64_t num_groups, QuantGroup* out);
+
+}  // namespace chairlift::avx512vnni

@@ -1,0 +1,150 @@
+// The shape of the integer kernels: a vector is four adjacent k of a panel's 16 outputs, a step is a group of 32 k.
+//
+// A tile takes a group of weights apart in registers, multiplies it with up to 14 rows and adds their scaled sums.
+// Taking apart costs 12 instructions where a row costs 13, so nothing of it is kept for the rows of the next tile.
+#pragma once
+
+#include "arch/avx512/row_pointers.h"
+#include "arch/kernel_table.h"
+
+namespace chairlift {
+namespace {
+
+constexpr int kWidth = 16;        // outputs of a panel
+constexpr int kVectors = 8;       // of a group: 4 k each
+constexpr int kMaxTileRows = 14;  // two sums each, beside 2 vectors of scales and what passes through
+
+// sum += four products of unsigned w and signed x, in place and with the broadcast inside the instruction: see
+// fma_into.
+CHAIRLIFT_INLINE void dot_into(__m512i& sum, const int32_t& x, __m512i w) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(x));
+}
+
+template <int R>
+struct Rows {
+  RowPointers<R> pointers;
+
+  CHAIRLIFT_INLINE Rows(const QuantGroup* x, int64_t x_stride)
+      : pointers(x, x_stride * static_cast<int64_t>(sizeof(QuantGroup))) {}
+  CHAIRLIFT_INLINE const QuantGroup& at(int r) const {
+    return *reinterpret_cast<const QuantGroup*>(pointers.at(r));
+  }
+  CHAIRLIFT_INLINE void next() { pointers.advance(sizeof(QuantGroup)); }
+};
+
+// Integer sums of a group, of R rows.
+template <int R>
+struct Dots {
+  __m512i value[R];
+
+  template <bool has_bias>
+  CHAIRLIFT_INLINE void start(const Rows<R>& x) {
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r) value[r] = has_bias ? _mm512_set1_epi32(x.at(r).bias) : _mm512_setzero_si512();
+  }
+
+  // Vector i of the group.
+  CHAIRLIFT_INLINE void add(const Rows<R>& x, int i, __m512i w) {
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r) dot_into(value[r], reinterpret_cast<const int32_t*>(x.at(r).q)[i], w);
+  }
+};
+
+// Float sums of R rows, in registers.
+template <int R>
+struct Sums {
+  __m512 value[R];
+
+  CHAIRLIFT_INLINE void clear() {
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r) value[r] = _mm512_setzero_ps();
+  }
+
+  template <bool has_min>
+  CHAIRLIFT_INLINE void add(const Rows<R>& x, const Dots<R>& dots, __m512 scale, __m512 min) {
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r) {
+      const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(x.at(r).scale));
+      value[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots.value[r]), both, value[r]);
+      if (has_min) fma_into(value[r], x.at(r).scaled_sum, min);
+    }
+  }
+
+  CHAIRLIFT_INLINE void store(float* acc) const {
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r) _mm512_store_ps(acc + r * kWidth, value[r]);
+  }
+};
+
+// What a tile works on: a panel, and its R rows of x.
+struct TileTask {
+  const QuantGroup* x;
+  int64_t x_stride;  // groups between rows
+  const uint8_t* panel;
+  const uint8_t* next;  // what is read soon, to be fetched ahead
+  int64_t num_groups;
+  float* acc;  // [R, 16]
+};
+using TileKernel = void (*)(const TileTask&);
+
+// A layout offers
+//   kBytes            of a group
+//   kHasBias          whether sums start from QuantGroup::bias
+//   kHasMin           whether weights have a minimum
+//   vector(group, i)  the bytes of vector i
+//   scale(group), min(group)
+template <class Layout>
+CHAIRLIFT_INLINE void prefetch_group(const uint8_t* group) {
+#pragma GCC unroll 9
+  for (int64_t byte = 0; byte < Layout::kBytes; byte += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(group + byte), _MM_HINT_T0);
+  }
+}
+
+template <class Layout, int R>
+void tile(const TileTask& task) {
+  Sums<R> sums;
+  sums.clear();
+  Rows<R> x(task.x, task.x_stride);
+  const uint8_t *group = task.panel, *next = task.next;
+  for (int64_t g = task.num_groups; g > 0; --g, group += Layout::kBytes, next += Layout::kBytes) {
+    prefetch_group<Layout>(next);
+    Dots<R> dots;
+    dots.template start<Layout::kHasBias>(x);
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) dots.add(x, i, Layout::vector(group, i));
+    sums.template add<Layout::kHasMin>(x, dots, Layout::scale(group), Layout::min(group));
+    x.next();
+  }
+  sums.store(task.acc);
+}
+
+template <class Layout>
+constexpr TileKernel kTiles[kMaxTileRows + 1] = {
+    nullptr,          tile<Layout, 1>,  tile<Layout, 2>,  tile<Layout, 3>,  tile<Layout, 4>,
+    tile<Layout, 5>,  tile<Layout, 6>,  tile<Layout, 7>,  tile<Layout, 8>,  tile<Layout, 9>,
+    tile<Layout, 10>, tile<Layout, 11>, tile<Layout, 12>, tile<Layout, 13>, tile<Layout, 14>};
+
+// All panels for the rows of one tile, then for the next: rows stay in the first-level cache, weights in the second.
+template <class Layout>
+void panels(const PanelTask& task) {
+  TileTask part = {};
+  part.x = task.xq;
+  part.x_stride = task.x_stride;
+  part.num_groups = task.in / 32;
+  int64_t first_row = 0;
+  for (int64_t num_tiles = (task.rows + kMaxTileRows - 1) / kMaxTileRows; num_tiles > 0; --num_tiles) {
+    const int64_t height = (task.rows - first_row) / num_tiles;
+    for (int64_t p = 0; p < task.num_panels; ++p) {
+      part.panel = task.panels + p * task.panel_bytes;
+      part.next = p + 1 == task.num_panels ? task.next_panels : part.panel + task.panel_bytes;
+      part.acc = task.acc + (p * task.rows + first_row) * kWidth;
+      kTiles<Layout>[height](part);
+    }
+    part.x += height * part.x_stride;
+    first_row += height;
+  }
+}
+
+}  // namespace
+}  // namespace chairlift
