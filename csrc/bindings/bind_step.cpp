@@ -22,76 +22,6 @@ using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <typename T>
 using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void check_layer(const KVPool& pool, int64_t layer) {
-  require(layer >= 0 && layer < pool.num_layers, "layer is ", layer, ", outside the ", pool.num_layers,
-          " layers of the KV pool");
-}
-
-// Number of q heads of q | k | v columns that fit the pool.
-template <typename Array>
-int64_t q_heads(const Batch& batch, const Array& qkv, const KVPool& pool) {
-  const auto columns = static_cast<int64_t>(qkv.shape(1));
-  const int64_t heads = columns / pool.head_dim - 2 * pool.num_kv_heads;
-  require(heads >= 1 && columns % pool.head_dim == 0 && heads % pool.num_kv_heads == 0, "qkv has ", columns,
-          " columns; they must be q | k | v with ", pool.num_kv_heads, " kv heads of ", pool.head_dim,
-          " and a multiple of as many q heads");
-  check_matrix("qkv", qkv, batch.view.num_tokens, columns);
-  return heads;
-}
-
-void run_rms_norm(Context& context, const Matrix<const float>& x, int64_t rows, const Vector<const float>& weight,
-                  float eps, const Matrix<float>& y) {
-  const auto width = static_cast<int64_t>(weight.shape(0));
-  require(rows >= 0 && width > 0, "rms_norm needs at least one column and no negative number of rows");
-  check_matrix("x", x, rows, width);
-  check_matrix("y", y, rows, width);
-  nb::gil_scoped_release release;
-  rms_norm(context, x.data(), rows, width, weight.data(), eps, y.data());
-}
-
-void run_embed_tokens(Context& context, const Batch& batch, const PackedWeight& table, const Matrix<float>& out) {
-  require(!table.gated, "embed_tokens needs a weight made by pack_linear");
-  require(batch.max_input_id < table.out, "input_ids has ", batch.max_input_id, "; the vocabulary ends at ",
-          table.out - 1);
-  check_matrix("out", out, batch.view.num_tokens, table.in);
-  nb::gil_scoped_release release;
-  embed(context, batch.view.input_ids, batch.view.num_tokens, table, out.data());
-}
-
-void run_gather(Context& context, const Batch& batch, const Matrix<const float>& x, const Matrix<float>& out) {
-  const auto width = static_cast<int64_t>(x.shape(1));
-  check_matrix("x", x, batch.view.num_tokens, width);
-  check_matrix("out", out, batch.view.num_logits, width);
-  nb::gil_scoped_release release;
-  gather_rows(context, x.data(), batch.view.logits_indices, batch.view.num_logits, width, out.data());
-}
-
-void run_rope_and_store(Context& context, const Batch& batch, const Matrix<float>& qkv, const RopeTables& rope,
-                        KVPool& pool, int64_t layer) {
-  const int64_t heads = q_heads(batch, qkv, pool);
-  check_layer(pool, layer);
-  require(rope.half * 2 == pool.head_dim, "the rope tables are for another head_dim than the KV pool");
-  require(batch.max_seq_len <= rope.max_positions, "the step reaches position ", batch.max_seq_len - 1,
-          "; the rope tables end at ", rope.max_positions - 1, " (max_model_len)");
-  require(batch.max_slot < pool.num_blocks * pool.block_size, "slot_mapping has ", batch.max_slot,
-          ", outside the KV pool of ", pool.num_blocks * pool.block_size, " slots");
-  nb::gil_scoped_release release;
-  rope_and_store(context, batch.view, qkv.data(), heads, rope.cos.data(), rope.sin.data(), pool, layer);
-}
-
-void run_attention(Context& context, const Batch& batch, const Matrix<const float>& qkv, const KVPool& pool,
-                   int64_t layer, float scale, const Matrix<float>& out) {
-  const int64_t heads = q_heads(batch, qkv, pool);
-  check_layer(pool, layer);
-  check_matrix("out", out, batch.view.num_tokens, heads * pool.head_dim);
-  require(batch.max_block_id < pool.num_blocks, "block_tables has block ", batch.max_block_id, "; the KV pool has ",
-          pool.num_blocks);
-  require(batch.max_seq_len <= batch.view.max_blocks * pool.block_size, "seq_lens has ", batch.max_seq_len,
-          ", more than a row of block_tables holds");
-  nb::gil_scoped_release release;
-  attention(context, batch.view, qkv.data(), heads, pool, layer, scale, out.data());
-}
-
 void run_copy_blocks(KVPool& pool, const std::vector<std::pair<int64_t, int64_t>>& pairs) {
   for (const auto& [from, to] : pairs) {
     require(std::min(from, to) >= 0 && std::max(from, to) < pool.num_blocks, "block copy (", from, ", ", to,
@@ -175,19 +105,6 @@ void bind_handles(nb::module_& m) {
 
 void bind_step(nb::module_& m) {
   bind_handles(m);
-  m.def("rms_norm", run_rms_norm, nb::arg("context"), nb::arg("x").noconvert(), nb::arg("rows"),
-        nb::arg("weight").noconvert(), nb::arg("eps"), nb::arg("y").noconvert(),
-        "y[:rows] = rms_norm(x[:rows]) * weight. x, y: f32 [>= rows, width]; y may be x.");
-  m.def("embed_tokens", run_embed_tokens, nb::arg("context"), nb::arg("batch"), nb::arg("table"),
-        nb::arg("out").noconvert(), "out[t] = row input_ids[t] of the table. ValueError for an id outside it.");
-  m.def("gather_rows", run_gather, nb::arg("context"), nb::arg("batch"), nb::arg("x").noconvert(),
-        nb::arg("out").noconvert(), "out[i] = x[logits_indices[i]].");
-  m.def("rope_and_store", run_rope_and_store, nb::arg("context"), nb::arg("batch"), nb::arg("qkv").noconvert(),
-        nb::arg("rope"), nb::arg("kv"), nb::arg("layer"),
-        "Rotate q and k in place; store k and v at slot_mapping. qkv: f32 [>= num_tokens, q | k | v].");
-  m.def("attention", run_attention, nb::arg("context"), nb::arg("batch"), nb::arg("qkv").noconvert(), nb::arg("kv"),
-        nb::arg("layer"), nb::arg("scale"), nb::arg("out").noconvert(),
-        "Causal attention over the paged cache. out: f32 [>= num_tokens, q heads * head_dim].");
   m.def("copy_blocks", run_copy_blocks, nb::arg("kv"), nb::arg("pairs"), "Copy blocks (from, to) in every layer.");
   m.def("sample", run_sample, nb::arg("context"), nb::arg("batch"), nb::arg("logits").noconvert(), nb::arg("request"),
         nb::arg("token_ids").noconvert(), nb::arg("logprobs").noconvert(), nb::arg("ranks").noconvert(),

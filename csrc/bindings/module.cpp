@@ -5,4 +5,5 @@ NB_MODULE(_native, m) {
   chairlift::bind_context(m);
   chairlift::bind_linear(m);
   chairlift::bind_step(m);
+  chairlift::bind_program(m);
 }

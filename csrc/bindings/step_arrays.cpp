@@ -72,10 +72,10 @@ Batch::Batch(nb::handle ragged, int64_t max_num_tokens, int64_t max_num_logits) 
           " rows of logits, more than the arena was sized for: ", max_num_logits);
   check_requests();
   check_logits_indices();
-  max_input_id = checked_max("input_ids", view.input_ids, view.num_tokens, 0);
-  max_slot = checked_max("slot_mapping", view.slot_mapping, view.num_tokens, 0);
-  max_seq_len = checked_max("seq_lens", view.seq_lens, view.num_reqs, 0);
-  max_block_id = checked_max("block_tables", view.block_tables, view.num_reqs * view.max_blocks, 0);
+  view.max_input_id = checked_max("input_ids", view.input_ids, view.num_tokens, 0);
+  view.max_slot = checked_max("slot_mapping", view.slot_mapping, view.num_tokens, 0);
+  view.max_seq_len = checked_max("seq_lens", view.seq_lens, view.num_reqs, 0);
+  view.max_block_id = checked_max("block_tables", view.block_tables, view.num_reqs * view.max_blocks, 0);
 }
 
 // Rows of a request are adjacent, at consecutive positions that end at its length.

@@ -42,14 +42,12 @@ class ArrayReader {
   std::vector<HostArray> arrays_;
 };
 
-// A RaggedBatch, checked against its own rules; what it may index is kept as limits for the ops to compare.
+// A RaggedBatch, checked against its own rules.
 class Batch {
  public:
   Batch(nanobind::handle ragged, int64_t max_num_tokens, int64_t max_num_logits);
 
   BatchView view;
-  int32_t max_input_id = -1, max_block_id = -1, max_seq_len = 0;
-  int64_t max_slot = -1;
 
  private:
   void check_requests() const;

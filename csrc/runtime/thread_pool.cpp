@@ -69,6 +69,24 @@ class FloatDefaults {
   uint64_t saved_;
 };
 
+// Adds the time that it lives to a sum, if there is one.
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::atomic<int64_t>* sum) : sum_(sum) {
+    if (sum_ != nullptr) start_ = Clock::now();
+  }
+  ~Stopwatch() {
+    if (sum_ != nullptr) sum_->fetch_add(std::chrono::nanoseconds(Clock::now() - start_).count());
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::atomic<int64_t>* sum_;
+  Clock::time_point start_;
+};
+
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
@@ -95,6 +113,7 @@ void ThreadPool::run(int64_t num_tiles, TileFn fn, void* context) {
   if (num_tiles <= 0) return;
   FloatDefaults float_defaults;
   if (num_tiles == 1 || workers_.empty()) {
+    const Stopwatch watch(metered_.load() ? &busy_ns_ : nullptr);
     for (int64_t tile = 0; tile < num_tiles; ++tile) fn(context, tile);
     return;
   }
@@ -126,6 +145,7 @@ void ThreadPool::close_job() {
 }
 
 void ThreadPool::claim_tiles() {
+  const Stopwatch watch(metered_.load() ? &busy_ns_ : nullptr);
   for (;;) {
     const int64_t tile = next_tile_.fetch_add(1, std::memory_order_relaxed);
     if (tile >= num_tiles_) return;

@@ -31,6 +31,7 @@ class ThreadPool {
   }
 
  private:
+  friend class BusyMeter;
   using TileFn = void (*)(void* context, int64_t tile);
 
   void run(int64_t num_tiles, TileFn fn, void* context);
@@ -51,11 +52,27 @@ class ThreadPool {
   alignas(64) std::atomic<int> inside_{0};    // workers that may be touching the job
   alignas(64) std::atomic<int> sleeping_{0};
   std::atomic<bool> stop_{false};
+  std::atomic<bool> metered_{false};
+  std::atomic<int64_t> busy_ns_{0};  // in tiles, added up over the threads, while metered
 
   std::mutex caller_mutex_;
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
   std::vector<std::thread> workers_;
+};
+
+// While it lives, the time that each thread of a pool spends in tiles is added up. One at a time.
+class BusyMeter {
+ public:
+  explicit BusyMeter(ThreadPool& pool) : pool_(pool) { pool_.metered_.store(true); }
+  ~BusyMeter() { pool_.metered_.store(false); }
+  BusyMeter(const BusyMeter&) = delete;
+  BusyMeter& operator=(const BusyMeter&) = delete;
+
+  double seconds() const { return static_cast<double>(pool_.busy_ns_.load()) * 1e-9; }  // of all loops that are over
+
+ private:
+  ThreadPool& pool_;
 };
 
 }  // namespace chairlift

@@ -25,6 +25,11 @@ struct BatchView {
   const int32_t* block_tables = nullptr;     // [num_reqs, max_blocks]
   const int64_t* slot_mapping = nullptr;     // [num_tokens]
   const int32_t* logits_indices = nullptr;   // [num_logits]
+  // The largest entries, for ops to compare with what they index.
+  int32_t max_input_id = -1;
+  int32_t max_block_id = -1;
+  int32_t max_seq_len = 0;
+  int64_t max_slot = -1;
 };
 
 enum class TensorType : int { F32, F16, BF16, Q4_0, Q4_1, Q8_0 };

@@ -1,12 +1,13 @@
-"""The native backend: checks what Python hands over, then calls one kernel of `chairlift.ops._native` per op.
+"""The native backend: every op becomes a `chairlift.ops._native.Op`, which runs on a batch or is recorded.
 
-No arithmetic happens here. The rows that an op works on come from the batch and the activation's axis; the native
-side compares shapes and the batch's limits (largest slot, block, position) with the arrays before it touches them.
+No arithmetic happens here. Making an op compares shapes; running it takes the rows from the batch and the
+activation's axis and compares the batch's limits (largest slot, block, position) before memory is touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -23,6 +24,8 @@ from chairlift.ops.interface import (
     KVCacheSpec,
     Linear,
     Norm,
+    OpTiming,
+    Program,
     RaggedBatch,
     Rope,
     RopeSpec,
@@ -34,14 +37,16 @@ from chairlift.ops.interface import (
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
-class _Activation(NamedTuple):
-    axis: Axis
-    array: Float32  # [largest step of the axis, width], 64-byte aligned
-
-
 class _GatedWeight(NamedTuple):
     packed: _native.PackedWeight
     activation: _native.GateActivation
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """Stands for a batch while a forward pass is recorded."""
+
+    ops: list[_native.Op]
 
 
 class CpuOps:
@@ -137,82 +142,55 @@ class CpuOps:
 
     def allocate_activation(self, axis: Axis, width: int) -> Activation:
         """Reserve `width` f32 columns for the largest step of the axis."""
-        return Activation(_Activation(axis, _aligned_zeros(self._max_rows[axis], width)))
+        array = _aligned_zeros(self._max_rows[axis], width)
+        return Activation(_native.Activation(_AXES[axis], array))
 
     # -- step ------------------------------------------------------------------------------------------------
+    def capture(self, forward: Callable[[Batch], Activation]) -> Program:
+        """Record the ops of `forward`; it gets a batch without rows, and nothing is computed."""
+        recording = _Recording([])
+        result = forward(Batch(recording))
+        return _Program(self, _native.Program(tuple(recording.ops)), result)
+
     def upload_batch(self, batch: RaggedBatch) -> Batch:
         """Check a batch (raises ValueError) and borrow its arrays, which must not change during the step."""
         return Batch(_native.Batch(batch, self._max_rows[Axis.TOKENS], self._max_rows[Axis.LOGITS]))
 
     def embed(self, batch: Batch, table: Linear, out: Activation) -> None:
         """out[t] = row input_ids[t] of the table; raises ValueError for an id outside it."""
-        _native.embed_tokens(
-            self._context,
-            cast(_native.Batch, batch),
-            cast(_native.PackedWeight, table),
-            cast(_Activation, out).array,
-        )
+        self._take(batch, _native.Op.embed(cast(_native.PackedWeight, table), _rows(out)))
 
     def rms_norm(self, batch: Batch, x: Activation, norm: Norm, eps: float, out: Activation) -> None:
         """out = x / sqrt(mean(x^2) + eps) * weight, per row."""
-        source = cast(_Activation, x)
-        _native.rms_norm(
-            self._context,
-            source.array,
-            _rows(batch, source),
-            cast(Float32, norm),
-            eps,
-            cast(_Activation, out).array,
-        )
+        self._take(batch, _native.Op.rms_norm(_rows(x), cast(Float32, norm), eps, _rows(out)))
 
     def linear(
         self, batch: Batch, x: Activation, w: Linear, out: Activation, *, accumulate: bool = False
     ) -> None:
         """out = x @ w.T, or out += x @ w.T."""
-        source, weights = cast(_Activation, x), cast(_native.PackedWeight, w)
-        rows = _rows(batch, source)
-        _native.linear(self._context, source.array, rows, weights, cast(_Activation, out).array, accumulate)
+        weight = cast(_native.PackedWeight, w)
+        self._take(batch, _native.Op.linear(_rows(x), weight, _rows(out), accumulate))
 
     def gated_linear(self, batch: Batch, x: Activation, w: GatedLinear, out: Activation) -> None:
         """out = activation(x @ gate.T) * (x @ up.T)."""
-        source, weights = cast(_Activation, x), cast(_GatedWeight, w)
-        rows = _rows(batch, source)
-        target = cast(_Activation, out).array
-        _native.gated_linear(self._context, source.array, rows, weights.packed, weights.activation, target)
+        weight = cast(_GatedWeight, w)
+        self._take(batch, _native.Op.gated_linear(_rows(x), weight.packed, weight.activation, _rows(out)))
 
     def rope_and_store(self, batch: Batch, qkv: Activation, rope: Rope, kv: KVCache, layer: int) -> None:
         """Rotate q in place; rotate k, round k and v to the cache's dtype and store them at slot_mapping."""
-        _native.rope_and_store(
-            self._context,
-            cast(_native.Batch, batch),
-            cast(_Activation, qkv).array,
-            cast(_native.RopeTables, rope),
-            cast(_native.KVPool, kv),
-            layer,
-        )
+        tables, pool = cast(_native.RopeTables, rope), cast(_native.KVPool, kv)
+        self._take(batch, _native.Op.rope_and_store(_rows(qkv), tables, pool, layer))
 
     def attention(
         self, batch: Batch, qkv: Activation, kv: KVCache, layer: int, scale: float, out: Activation
     ) -> None:
         """Causal grouped-query attention over the paged cache."""
-        _native.attention(
-            self._context,
-            cast(_native.Batch, batch),
-            cast(_Activation, qkv).array,
-            cast(_native.KVPool, kv),
-            layer,
-            scale,
-            cast(_Activation, out).array,
-        )
+        pool = cast(_native.KVPool, kv)
+        self._take(batch, _native.Op.attention(_rows(qkv), pool, layer, scale, _rows(out)))
 
     def gather_logits_rows(self, batch: Batch, x: Activation, out: Activation) -> None:
         """out[i] = x[logits_indices[i]]."""
-        _native.gather_rows(
-            self._context,
-            cast(_native.Batch, batch),
-            cast(_Activation, x).array,
-            cast(_Activation, out).array,
-        )
+        self._take(batch, _native.Op.gather_logits_rows(_rows(x), _rows(out)))
 
     def sample(self, batch: Batch, logits: Activation, request: SampleBatch) -> SampleResult:
         """Draw or score tokens; raises ValueError for ids, rows or parameters out of range."""
@@ -220,7 +198,7 @@ class CpuOps:
         _native.sample(
             self._context,
             cast(_native.Batch, batch),
-            cast(_Activation, logits).array,
+            _rows(logits).array,
             request,
             result.token_ids,
             result.logprobs,
@@ -236,19 +214,43 @@ class CpuOps:
 
     def to_numpy(self, batch: Batch, x: Activation) -> Float32:
         """A copy of an activation's live rows."""
-        activation = cast(_Activation, x)
-        live: Float32 = activation.array[: _rows(batch, activation)].copy()
+        step, activation = cast(_native.Batch, batch), _rows(x)
+        count = step.num_tokens if activation.axis is _native.Axis.tokens else step.num_logits
+        live: Float32 = activation.array[:count].copy()
         return live
 
     def close(self) -> None:
         """Stop the worker threads; no op may follow. A second call does nothing."""
         vars(self).pop("_context", None)
 
+    def _take(self, batch: Batch, op: _native.Op) -> None:
+        """Add the op to the recording that stands for a batch, or run it on a real one."""
+        if isinstance(batch, _Recording):
+            batch.ops.append(op)
+        else:
+            op.run(self._context, cast(_native.Batch, batch))
 
-def _rows(batch: Batch, activation: _Activation) -> int:
-    """Live rows of an activation in this step."""
-    step = cast(_native.Batch, batch)
-    return step.num_tokens if activation.axis is Axis.TOKENS else step.num_logits
+
+class _Program:
+    """A recorded forward pass; every op runs in one native call."""
+
+    def __init__(self, ops: CpuOps, program: _native.Program, result: Activation) -> None:
+        self._ops = ops
+        self._program = program
+        self._result = result
+
+    def run(self, batch: Batch, timings: list[OpTiming] | None = None) -> Activation:
+        """See `Program.run`."""
+        context, step = self._ops._context, cast(_native.Batch, batch)
+        if timings is None:
+            self._program.run(context, step)
+        else:
+            timings.extend(OpTiming(*each) for each in self._program.profile(context, step))
+        return self._result
+
+
+def _rows(activation: Activation) -> _native.Activation:
+    return cast(_native.Activation, activation)
 
 
 def _part(tensor: HostTensor) -> tuple[_native.TensorType, int, np.ndarray]:
@@ -271,6 +273,7 @@ _TYPES = {
     TensorType.Q4_1: _native.TensorType.Q4_1,
     TensorType.Q8_0: _native.TensorType.Q8_0,
 }
+_AXES = {Axis.TOKENS: _native.Axis.tokens, Axis.LOGITS: _native.Axis.logits}
 _GATES = {"silu": _native.GateActivation.silu, "gelu_tanh": _native.GateActivation.gelu_tanh}
 _SCALINGS = {
     "none": _native.RopeScaling.none,

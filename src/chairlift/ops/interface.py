@@ -4,14 +4,15 @@ Handles (`Linear`, `GatedLinear`, `Norm`, `Rope`, `KVCache`, `Activation`, `Batc
 one owns what is inside, a model only passes it on. Three rules make the backends interchangeable:
 
 * an op names the rows it works on by the axis of its activations: TOKENS (every row of the step) or
-  LOGITS (the rows whose logits are wanted), never by a number, so a step can be recorded once and replayed;
+  LOGITS (the rows whose logits are wanted), never by a number, so a step can be recorded once and replayed
+  (`Ops.capture`);
 * activations live in an arena sized once, for the largest step, when the model is built;
 * only token ids and requested logprobs ever come back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NewType, Protocol
@@ -199,6 +200,29 @@ class SampleResult:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class OpTiming:
+    """What one op of a program took in one step, and what it could not do without."""
+
+    name: str  # kind and shape
+    seconds: float  # from its call to its return
+    busy_seconds: float  # spent in its tiles, added up over the threads
+    flops: float
+    num_bytes: float  # of weights, K and V, once; activations stay in the caches
+
+
+class Program(Protocol):
+    """A forward pass, recorded once: it runs for any step, without the model's Python."""
+
+    def run(self, batch: Batch, timings: list[OpTiming] | None = None) -> Activation:
+        """Compute a step and return the activation that the forward pass returned; `timings` gets one entry an op.
+
+        Raises:
+            ValueError: an op can't take this batch; nothing has been computed then.
+        """
+        ...
+
+
 class Ops(Protocol):
     """The arithmetic a model is written in. See the module docstring for the rules."""
 
@@ -234,6 +258,13 @@ class Ops(Protocol):
         ...
 
     # -- step ------------------------------------------------------------------------------------------------
+    def capture(self, forward: Callable[[Batch], Activation]) -> Program:
+        """Record the ops that `forward` calls on the batch it is given, once, for every step to come.
+
+        It may call those from `embed` to `gather_logits_rows` below, and must call the same ones for every batch.
+        """
+        ...
+
     def upload_batch(self, batch: RaggedBatch) -> Batch:
         """Check a batch (raises ValueError) and bring it where the ops below can read it."""
         ...

@@ -7,6 +7,7 @@ on its neighbours here either; sums are carried in f64 wherever that is cheap.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -28,6 +29,8 @@ from chairlift.ops.interface import (
     KVCacheSpec,
     Linear,
     Norm,
+    OpTiming,
+    Program,
     RaggedBatch,
     Rope,
     RopeSpec,
@@ -79,6 +82,22 @@ class _KVCache:
     values: npt.NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """There is nothing to gain by recording: every step calls `forward` again."""
+
+    forward: Callable[[Batch], Activation]
+
+    def run(self, batch: Batch, timings: list[OpTiming] | None = None) -> Activation:
+        """Compute a step; `forward` counts as one op, whose work is not known."""
+        started = time.perf_counter()
+        result = self.forward(batch)
+        if timings is not None:
+            spent = time.perf_counter() - started
+            timings.append(OpTiming("forward", spent, spent, flops=0.0, num_bytes=0.0))
+        return result
+
+
 class ReferenceOps:
     """`Ops` in numpy for steps of at most `max_num_tokens` rows and `max_num_logits` rows of logits."""
 
@@ -128,6 +147,10 @@ class ReferenceOps:
         return Activation(_Activation(axis, np.zeros((self._max_rows[axis], width), np.float32)))
 
     # -- step ------------------------------------------------------------------------------------------------
+    def capture(self, forward: Callable[[Batch], Activation]) -> Program:
+        """A program that calls `forward`."""
+        return _Program(forward)
+
     def upload_batch(self, batch: RaggedBatch) -> Batch:
         """Check a batch (raises ValueError) and use it as it is."""
         check_batch(batch, self._max_rows[Axis.TOKENS], self._max_rows[Axis.LOGITS])

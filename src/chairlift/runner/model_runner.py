@@ -26,9 +26,9 @@ class ModelRunner:
         max_num_seqs: int,
         max_model_len: int,
     ) -> None:
-        self._model = model
         self._ops = ops
         self._kv = kv
+        self._forward = ops.capture(lambda batch: model.forward(batch, kv))
         self._rows = RequestRows(max_num_seqs, max_model_len, block_size)
 
     def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
@@ -44,7 +44,7 @@ class ModelRunner:
             return ModelRunnerOutput()
         step = build_step(scheduled.scheduled, rows)
         batch = self._ops.upload_batch(step.ragged)
-        logits = self._model.forward(batch, self._kv)
+        logits = self._forward.run(batch)
         if not len(step.ragged.logits_indices):
             return ModelRunnerOutput()
         asked = build_sample_batch(step, rows)
