@@ -77,7 +77,10 @@ Table table_view(const std::vector<float>& values, const RopeTables& rope) {
 }
 
 void bind_handles(nb::module_& m) {
-  nb::enum_<KVDtype>(m, "KVDtype").value("f16", KVDtype::F16).value("f32", KVDtype::F32);
+  nb::enum_<KVDtype>(m, "KVDtype")
+      .value("f16", KVDtype::F16)
+      .value("f32", KVDtype::F32)
+      .value("int8", KVDtype::Int8);
   nb::enum_<RopeScaling>(m, "RopeScaling")
       .value("none", RopeScaling::None)
       .value("linear", RopeScaling::Linear)

@@ -14,7 +14,7 @@ namespace {
 using Partial = AttentionPartial;
 using Tile = AttentionTile;
 
-constexpr int64_t kWidenPairs = 7;  // f16 is widened once for all when at least so many pairs read a split
+constexpr int64_t kWidenPairs = 7;  // f16 and int8 are widened once for all when at least so many pairs read a split
 
 struct Call {
   const StepKernels& kernels;
@@ -78,21 +78,36 @@ void locate_tiles(const Call& call, const Tile& tile, int64_t first_key, SplitTa
     const int64_t key = first_key + i * kKeyTile;
     const std::byte* k = pool.tile(call.layer, table[key / pool.block_size], tile.kv_head, key % pool.block_size);
     task.k_tiles[i] = k;
-    if (i < kSplitTiles) task.v_tiles[i] = k + pool.half_tile_bytes();
+    if (i >= kSplitTiles) continue;
+    const std::byte* v = k + pool.half_tile_bytes();
+    task.v_tiles[i] = v;
+    task.k_scales[i] = reinterpret_cast<const float*>(k + pool.scales_offset());
+    task.v_scales[i] = reinterpret_cast<const float*>(v + pool.scales_offset());
   }
-  task.is_half = pool.dtype == KVDtype::F16;
+  task.dtype = pool.dtype;
+  task.is_scaled = pool.dtype == KVDtype::Int8;
+}
+
+void widen(const Call& call, const void* tile, float* out) {
+  const RowKernels& row = call.kernels.row;
+  const int64_t count = kKeyTile * call.dim();
+  if (call.pool.dtype == KVDtype::F16) {
+    row.widen(static_cast<const uint16_t*>(tile), count, out);
+  } else {
+    row.widen_int8(static_cast<const int8_t*>(tile), count, out);
+  }
 }
 
 void widen_tiles(const Call& call, const Workspace& space, SplitTask& task) {
   const int64_t floats = kKeyTile * call.dim();
   for (int64_t i = 0; i < std::min(task.num_tiles, kSplitTiles); ++i) {
     float *k = space.keys + i * floats, *v = space.values + i * floats;
-    call.kernels.row.widen(static_cast<const uint16_t*>(task.k_tiles[i]), floats, k);
-    call.kernels.row.widen(static_cast<const uint16_t*>(task.v_tiles[i]), floats, v);
+    widen(call, task.k_tiles[i], k);
+    widen(call, task.v_tiles[i], v);
     task.k_tiles[i] = k;
     task.v_tiles[i] = v;
   }
-  task.is_half = false;
+  task.dtype = KVDtype::F32;
 }
 
 // Points the task at `count` pairs of the tile, from `pair` on.
@@ -116,7 +131,7 @@ void attend_split(const Call& call, const Tile& tile, int64_t split, const Works
   task.scale = call.scale;
   task.scores = space.scores;
   locate_tiles(call, tile, first_key, task);
-  if (task.is_half && tile.num_pairs - pair >= kWidenPairs) widen_tiles(call, space, task);
+  if (task.dtype != KVDtype::F32 && tile.num_pairs - pair >= kWidenPairs) widen_tiles(call, space, task);
   while (pair < tile.num_pairs) {
     const int64_t left = tile.num_pairs - pair, groups = (left + kMaxPairs - 1) / kMaxPairs;
     const int64_t count = (left + groups - 1) / groups;  // groups of about the same size

@@ -8,6 +8,7 @@ namespace {
 
 float load(const float* x) { return *x; }
 float load(const uint16_t* x) { return float_from_half(*x); }
+float load(const int8_t* x) { return static_cast<float>(*x); }
 
 float tree_sum(float* lanes) {
   for (int width = 8; width > 0; width /= 2) {
@@ -21,7 +22,7 @@ float score_of(const SplitTask& t, int64_t pair, int64_t key) {
   const T* k = static_cast<const T*>(t.k_tiles[key / kKeyTile]) + key % kKeyTile;
   float dot = 0;
   for (int64_t d = 0; d < t.head_dim; ++d) dot = fma_f32(t.q[pair][d], load(k + d * kKeyTile), dot);
-  return dot * t.scale;
+  return dot * (t.is_scaled ? t.k_scales[key / kKeyTile][key % kKeyTile] * t.scale : t.scale);
 }
 
 template <typename T>
@@ -49,12 +50,20 @@ void attend_pair(const SplitTask& t, int64_t pair) {
   }
   t.max[pair] = max;
   t.sum[pair] = tree_sum(lanes);
+  for (int64_t j = 0; t.is_scaled && j < num_keys; ++j) p[j] *= t.v_scales[j / kKeyTile][j % kKeyTile];
   add_values<T>(t, p, num_keys, t.acc + pair * t.head_dim);
 }
 
+template <typename T>
+void attend_pairs(const SplitTask& t) {
+  for (int64_t pair = 0; pair < t.num_pairs; ++pair) attend_pair<T>(t, pair);
+}
+
 void attend_split(const SplitTask& t) {
-  for (int64_t pair = 0; pair < t.num_pairs; ++pair) {
-    t.is_half ? attend_pair<uint16_t>(t, pair) : attend_pair<float>(t, pair);
+  switch (t.dtype) {
+    case KVDtype::F16: return attend_pairs<uint16_t>(t);
+    case KVDtype::F32: return attend_pairs<float>(t);
+    case KVDtype::Int8: return attend_pairs<int8_t>(t);
   }
 }
 

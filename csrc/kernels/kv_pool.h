@@ -6,16 +6,17 @@
 //   [num_layers][num_kv_heads][num_blocks][block_size / 16] tiles of
 //       K  [head_dim][16 tokens]   transposed: the scores of 16 keys are 16 lanes, one fma chain each
 //       V  [16 tokens][head_dim]
+//   each followed by the f32 scales of its 16 tokens when the numbers are int8
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/step_kernels.h"
+
 namespace chairlift {
 
 constexpr int64_t kTileTokens = 16;
-
-enum class KVDtype : int { F16, F32 };
 
 struct KVPool {
   // Maps the pool; pages that are never written cost no memory. Throws std::invalid_argument for a shape that the
@@ -29,8 +30,9 @@ struct KVPool {
   // Copies a whole block in every layer. Both ids must be in the pool.
   void copy_block(int64_t from, int64_t to);
 
-  int64_t item_bytes() const { return dtype == KVDtype::F16 ? 2 : 4; }
-  int64_t half_tile_bytes() const { return kTileTokens * head_dim * item_bytes(); }               // K or V of a tile
+  int64_t item_bytes() const { return dtype == KVDtype::Int8 ? 1 : dtype == KVDtype::F16 ? 2 : 4; }
+  int64_t scales_offset() const { return kTileTokens * head_dim * item_bytes(); }                 // in half a tile
+  int64_t half_tile_bytes() const { return scales_offset() + (dtype == KVDtype::Int8 ? kTileTokens * 4 : 0); }  // K or V
   int64_t block_bytes() const { return block_size / kTileTokens * 2 * half_tile_bytes(); }         // of one head
   int64_t layer_bytes() const { return num_kv_heads * num_blocks * block_bytes(); }
   size_t total_bytes() const { return static_cast<size_t>(num_layers * layer_bytes()); }

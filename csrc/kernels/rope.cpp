@@ -23,19 +23,38 @@ class TokenWriter {
   void store(int64_t kv_head, const float* k, const float* v) const {
     std::byte* tile = pool_.tile(layer_, block_, kv_head, offset_);
     std::byte* values = tile + pool_.half_tile_bytes();
-    if (pool_.dtype == KVDtype::F16) {
-      uint16_t rounded[kMaxHeadDim];
-      kernels_.narrow(k, pool_.head_dim, rounded);
-      scatter(rounded, reinterpret_cast<uint16_t*>(tile));
-      kernels_.narrow(v, pool_.head_dim, reinterpret_cast<uint16_t*>(values) + lane_ * pool_.head_dim);
-    } else {
-      scatter(k, reinterpret_cast<float*>(tile));
-      std::memcpy(reinterpret_cast<float*>(values) + lane_ * pool_.head_dim, v,
-                  static_cast<size_t>(pool_.head_dim) * sizeof(float));
+    switch (pool_.dtype) {
+      case KVDtype::F16: return store_halves(k, v, tile, values);
+      case KVDtype::F32: return store_floats(k, v, tile, values);
+      case KVDtype::Int8: return store_integers(k, v, tile, values);
     }
   }
 
  private:
+  void store_halves(const float* k, const float* v, std::byte* tile, std::byte* values) const {
+    uint16_t rounded[kMaxHeadDim];
+    kernels_.narrow(k, pool_.head_dim, rounded);
+    scatter(rounded, reinterpret_cast<uint16_t*>(tile));
+    kernels_.narrow(v, pool_.head_dim, reinterpret_cast<uint16_t*>(values) + lane_ * pool_.head_dim);
+  }
+
+  void store_floats(const float* k, const float* v, std::byte* tile, std::byte* values) const {
+    scatter(k, reinterpret_cast<float*>(tile));
+    std::memcpy(reinterpret_cast<float*>(values) + lane_ * pool_.head_dim, v,
+                static_cast<size_t>(pool_.head_dim) * sizeof(float));
+  }
+
+  void store_integers(const float* k, const float* v, std::byte* tile, std::byte* values) const {
+    int8_t rounded[kMaxHeadDim];
+    kernels_.quantise(k, pool_.head_dim, rounded, scale_in(tile));
+    scatter(rounded, reinterpret_cast<int8_t*>(tile));
+    kernels_.quantise(v, pool_.head_dim, reinterpret_cast<int8_t*>(values) + lane_ * pool_.head_dim, scale_in(values));
+  }
+
+  float* scale_in(std::byte* half_tile) const {
+    return reinterpret_cast<float*>(half_tile + pool_.scales_offset()) + lane_;
+  }
+
   template <typename T>
   void scatter(const T* k, T* tile) const {
     for (int64_t d = 0; d < pool_.head_dim; ++d) tile[d * kTileTokens + lane_] = k[d];

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/math.h"
 #include "kernels/step_kernels.h"
@@ -12,6 +14,25 @@ void widen(const uint16_t* x, int64_t n, float* y) {
 
 void narrow(const float* x, int64_t n, uint16_t* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = half_from_float(x[i]);
+}
+
+void widen_int8(const int8_t* x, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+}
+
+void quantise(const float* x, int64_t n, int8_t* q, float* scale) {
+  uint32_t largest = 0;  // as integers, bits of NaN are above infinity's and those above everything else
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, float_to_bits(x[i]) & 0x7fffffffu);
+  if (largest >= quantise_constants::kInfinity || largest < quantise_constants::kSmallest) {
+    *scale = largest < quantise_constants::kInfinity ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    std::fill(q, q + n, int8_t{0});
+    return;
+  }
+  const float max = float_from_bits(largest), inverse = 127.0f / max;
+  *scale = max / 127.0f;
+  for (int64_t i = 0; i < n; ++i) {
+    q[i] = static_cast<int8_t>(x[i] * inverse + exp_constants::kRound - exp_constants::kRound);
+  }
 }
 
 void rotate(float* x, const float* cos, const float* sin, int64_t half) {
@@ -34,6 +55,6 @@ void rms_norm(const float* x, int64_t n, const float* weight, float eps, float* 
 
 }  // namespace
 
-void register_generic_rows(StepKernels& step) { step.row = {"generic", widen, narrow, rotate, rms_norm}; }
+void register_generic_rows(StepKernels& step) { step.row = {"generic", widen, narrow, widen_int8, quantise, rotate, rms_norm}; }
 
 }  // namespace chairlift

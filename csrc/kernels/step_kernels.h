@@ -14,11 +14,16 @@ constexpr int64_t kSplitTiles = kSplitKeys / kKeyTile;
 constexpr int64_t kTilesAhead = 4;
 constexpr int64_t kMaxPairs = 6;  // (row, q head) pairs that share each load of K and V
 
+// How the cache keeps K and V. Int8: integers of -127..127 and one f32 scale per (token, kv head), for K and V each.
+enum class KVDtype : int { F16, F32, Int8 };
+
 // A few (row, q head) pairs against one split of one kv head's keys:
 //   score[j] = scale * (sum over d ascending of q[d] * k[d][j], one fma chain)     for the visible keys j < num_keys
 //   max = max score;   p[j] = exp(score[j] - max)
 //   sum = sum of p over 16 lanes (j mod 16), then the 8-4-2-1 tree
 //   acc[d] = sum over j ascending of p[j] * v[j][d], one fma chain
+// With scales of K and V (Int8), k and v are the integers; the score's factor is k_scale[j] * scale, rounded, and
+// after the sum of p each p[j] becomes p[j] * v_scale[j], rounded.
 struct SplitTask {
   int64_t head_dim = 0;
   int64_t num_pairs = 0;
@@ -27,7 +32,10 @@ struct SplitTask {
   const void* k_tiles[kSplitTiles + kTilesAhead] = {};  // [head_dim][16] each; those past the split to prefetch only
   const void* v_tiles[kSplitTiles] = {};                // [16][head_dim] each
   int64_t num_tiles = 0;                                // entries of k_tiles
-  bool is_half = false;                                 // tiles hold f16 (else f32)
+  KVDtype dtype = KVDtype::F32;                         // of the tiles; F32 too when widened before
+  bool is_scaled = false;
+  const float* k_scales[kSplitTiles] = {};  // [16] each, if scaled
+  const float* v_scales[kSplitTiles] = {};
   float scale = 1;
   float* scores = nullptr;  // scratch [kMaxPairs][256], 64-byte aligned
   float* max = nullptr;     // [num_pairs]
@@ -44,12 +52,16 @@ struct AttentionKernels {
   void (*scale)(const float* x, float factor, int64_t n, float* out) = nullptr;
 };
 
-// -- f16, rope, norms ----------------------------------------------------------------------------------------------
+// -- rounding, rope, norms -----------------------------------------------------------------------------------------
 
 struct RowKernels {
   const char* origin = "";
   void (*widen)(const uint16_t* x, int64_t n, float* y) = nullptr;   // f16 to f32.   n: a multiple of 8
   void (*narrow)(const float* x, int64_t n, uint16_t* y) = nullptr;  // f32 to f16, to nearest even.   n: same
+  void (*widen_int8)(const int8_t* x, int64_t n, float* y) = nullptr;  // n: same
+  // q[i] = x[i] * (127 / largest |x|), to nearest even;  scale = largest / 127.   n: same
+  // A value that is not finite gives scale NaN and q 0, a largest below 2^-100 scale 0 and q 0.
+  void (*quantise)(const float* x, int64_t n, int8_t* q, float* scale) = nullptr;
   // Rotates pairs (i, i + half): x[i] = x[i] c - x[i + half] s;  x[i + half] = x[i + half] c + x[i] s.   half: 4 * any
   void (*rotate)(float* x, const float* cos, const float* sin, int64_t half) = nullptr;
   // The row form of rms_norm in ops.h; the sum of squares over 16 lanes and the tree.

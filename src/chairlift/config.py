@@ -14,12 +14,12 @@ from typing import Any
 from chairlift.errors import ConfigError
 from chairlift.field_types import check_field_types
 
-KV_CACHE_DTYPES = ("f16", "f32")
+KV_CACHE_DTYPES = ("f16", "f32", "int8")
 DEFAULT_INDEX_URL = "https://pypi.org/simple"  # of Python packages: a wheel carries the default model
 BACKENDS = ("auto", "cpu", "reference")
 COMPUTE_DTYPES = ("f32", "int8")
 POLICIES = ("fcfs",)
-ISAS = ("auto", "generic", "avx2", "avx512", "avx512vnni")
+ISAS = ("auto", "generic", "avx2", "avx512", "avx512vnni", "neon")
 MAX_ROWS = 2**16  # of a step: requests, tokens
 MAX_THREADS = 1024
 MAX_BLOCK_SIZE = 2**16

@@ -289,9 +289,9 @@ def run_attention(setup: AttentionSetup, poison: bool, ops: Ops) -> Results:
     return {key: value for step in MIXED_STEPS for key, value in paged.step(step).items()}
 
 
-def run_copy(ops: Ops) -> Results:
+def run_copy(dtype: str, ops: Ops) -> Results:
     """A request whose blocks are copied elsewhere, one after the other, reads the same from the copies."""
-    setup = AttentionSetup()
+    setup = AttentionSetup(dtype=dtype, rope="still")
     paged = PagedAttention(ops, setup, [40])
     before = paged.step([(0, 39)])
     source = paged.tables[0].tolist()
@@ -451,18 +451,22 @@ def _attention_cases() -> list[OpCase]:
         "linear rope": AttentionSetup(dtype="f32", rope="linear"),
         "llama3 rope": AttentionSetup(dtype="f32", rope="llama3"),
         "rope divisors": AttentionSetup(dtype="f32", rope="divisors"),
+        "int8": AttentionSetup(dtype="int8"),
+        "int8 without rotation": AttentionSetup(dtype="int8", rope="still"),
+        "int8 in blocks of 48": AttentionSetup(9, 3, 72, "int8", block_size=48, num_blocks=32, rope="still"),
     }
     cases = [_attention_case(name, setup, poison=False) for name, setup in setups.items()]
     cases += [
         _attention_case(f"in a pool full of NaN, {dtype}", AttentionSetup(dtype=dtype), poison=True)
-        for dtype in ("f16", "f32")
+        for dtype in ("f16", "f32", "int8")
     ]
     return cases
 
 
 def _attention_case(name: str, setup: AttentionSetup, *, poison: bool) -> OpCase:
-    # A rotated key that lies halfway between two f16 values may be rounded to either, one unit in 2^11 apart.
-    tolerance = 2e-3 if setup.dtype == "f16" and setup.rope != "still" else 1e-5
+    # A rotated key that lies halfway between two f16 values or integers may be rounded to either: one unit in 2^11
+    # or in 127 of the largest apart.
+    tolerance = {"f16": 2e-3, "f32": 1e-5, "int8": 3e-2}[setup.dtype] if setup.rope != "still" else 1e-5
     return OpCase(f"attention {name}", partial(run_attention, setup, poison), tolerance, tolerance)
 
 
@@ -487,7 +491,7 @@ CASES: tuple[OpCase, ...] = (
     OpCase("head of no row", partial(run_head, [])),
     *_gated_cases(),
     *_attention_cases(),
-    OpCase("copy_blocks", run_copy, 2e-3, 2e-3),
+    *[OpCase(f"copy_blocks {dtype}", partial(run_copy, dtype)) for dtype in ("f16", "f32", "int8")],
     *[
         OpCase(f"sample {kind} vocab={vocab} scale={scale}", partial(run_sampling, kind, vocab, scale))
         for kind in SAMPLING_KINDS

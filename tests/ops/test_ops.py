@@ -95,7 +95,7 @@ def _two_outputs(ops: Ops, width: int) -> tuple:
     return ops.allocate_activation(Axis.TOKENS, width), ops.allocate_activation(Axis.TOKENS, width)
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", ["f16", "f32", "int8"])
 @pytest.mark.parametrize("block_size", [16, 32])
 def test_attention_does_not_depend_on_chunks_neighbours_or_blocks(
     ops: Ops, dtype: str, block_size: int

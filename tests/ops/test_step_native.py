@@ -146,6 +146,14 @@ def _with(setup: AttentionSetup, **changes: Any) -> AttentionSetup:
     return AttentionSetup(**{**vars(setup), **changes})
 
 
+def _kept(dtype: str, x: np.ndarray) -> np.ndarray:
+    """f32 `[..., head_dim]` as a cache of the dtype keeps it, in f64."""
+    if dtype == "int8":
+        largest = np.abs(x).max(axis=-1, keepdims=True)
+        return np.rint(x * (np.float32(127) / largest)) * (largest / np.float32(127)).astype(np.float64)
+    return x.astype(np.float16 if dtype == "f16" else np.float32).astype(np.float64)
+
+
 def _oracle(paged: PagedAttention, request: int, queries: np.ndarray) -> np.ndarray:
     """softmax(q k / sqrt(dim)) v of every row in f64, on the K and V that the cache holds."""
     setup, rows = paged.setup, paged.data[request]
@@ -155,9 +163,7 @@ def _oracle(paged: PagedAttention, request: int, queries: np.ndarray) -> np.ndar
     cos, sin = tables.cos[: len(rows), None], tables.sin[: len(rows), None]
     low, high = np.split(heads[:, q_heads : q_heads + kv_heads], 2, axis=2)  # rotated in f32, as the op does
     keys = np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=2)
-    kept = np.float16 if setup.dtype == "f16" else np.float32
-    keys = keys.astype(kept).astype(np.float64)
-    values = heads[:, q_heads + kv_heads :].astype(kept).astype(np.float64)
+    keys, values = (_kept(setup.dtype, x) for x in (keys, heads[:, q_heads + kv_heads :]))
     group = q_heads // kv_heads
     q = queries.reshape(len(rows), kv_heads, group, dim).astype(np.float64)
     scores = np.einsum("tkgd,skd->tkgs", q, keys) * dim**-0.5
@@ -167,7 +173,7 @@ def _oracle(paged: PagedAttention, request: int, queries: np.ndarray) -> np.ndar
     return np.einsum("tkgs,skd->tkgd", weights, values).reshape(len(rows), -1)
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", ["f16", "f32", "int8"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s.num_q_heads}x{s.num_kv_heads}x{s.head_dim}")
 def test_attention_matches_f64_and_has_one_set_of_bits(
     variants: list[Ops], shape: AttentionSetup, dtype: str
@@ -186,7 +192,7 @@ def test_attention_matches_f64_and_has_one_set_of_bits(
         assert len(results[0]) == length
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", ["f16", "f32", "int8"])
 def test_chunks_threads_and_block_size_do_not_change_bits(variants: list[Ops], dtype: str) -> None:
     """A request of 1000 tokens: whole, in chunks, ending in single rows that several threads share: equal."""
     length = 1000
@@ -243,6 +249,43 @@ def test_values_are_rounded_as_ieee_halves(variants: list[Ops]) -> None:
     assert_same_bits(results)
 
 
+def test_int8_values_are_rounded_as_the_contract_says(variants: list[Ops]) -> None:
+    """One visible key returns its value: scale = largest / 127, to nearest even; tiny rows are 0, and rows with a
+    number that is not finite are NaN throughout, wherever it stands."""
+    rng = np.random.default_rng(6)
+    rows = rng.normal(0, 1, (90, 40)).astype(np.float32) * np.logspace(-30, 30, 90, dtype=np.float32)[:, None]
+    rows[1], rows[2] = 0.0, np.float32(2.0**-101)
+    rows[3] = (np.arange(40) + 0.5).astype(np.float32)
+    rows[3, 39] = 127.0  # scale 1: halves go to even
+    rows[4, 7], rows[5, 39], rows[6, 0] = np.nan, -np.inf, np.inf
+    rows[7, 3:5] = np.inf, np.nan
+    setup = AttentionSetup(num_q_heads=1, num_kv_heads=1, head_dim=40, dtype="int8")
+    results = []
+    for ops in variants:
+        paged = PagedAttention(ops, setup, [1] * len(rows))
+        for request, row in enumerate(rows):
+            paged.data[request] = np.concatenate([np.zeros(80, np.float32), row])[None]
+        results.append(np.concatenate(list(paged.step([(i, 1) for i in range(len(rows))]).values())[1::2]))
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        expected = np.rint(rows * (np.float32(127) / largest)) * (largest / np.float32(127))
+    expected[1:3] = 0.0
+    expected[4:8] = np.nan
+    np.testing.assert_array_equal(results[0], expected)
+    assert_same_bits([np.nan_to_num(result, nan=7.0) for result in results])
+
+
+@pytest.mark.parametrize("column", [32, 64])
+def test_an_int8_cache_hides_nothing(variants: list[Ops], column: int) -> None:
+    """A key or value that is not finite spoils every row that sees it and no other."""
+    for ops in variants[::2]:
+        paged = PagedAttention(ops, AttentionSetup(1, 1, 32, "int8"), [300])
+        paged.data[0][260, column] = np.inf
+        out = paged.step([(0, 300)])["out 0 from 0"]
+        assert np.isfinite(out[:260]).all()
+        assert np.isnan(out[260:]).all()
+
+
 def test_engines_side_by_side_do_not_disturb_each_other() -> None:
     """Two engines driven from two threads of one process compute what one alone does."""
     results: dict[int, list[np.ndarray]] = {0: [], 1: [], 2: []}
@@ -271,6 +314,14 @@ def test_the_pool_costs_nothing_until_it_is_written(ops: Ops) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB
 
 
+@pytest.mark.parametrize("dtype", ["f16", "f32", "int8"])
+def test_a_block_takes_what_the_plan_says(ops: Ops, dtype: str) -> None:
+    """The bytes that memory is planned with are those that the pool maps."""
+    spec = KVCacheSpec(3, 11, 48, 2, 72, dtype)
+    pool: Any = ops.allocate_kv_cache(spec)
+    assert pool.nbytes == spec.num_blocks * spec.bytes_per_block
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -279,7 +330,7 @@ def test_the_pool_costs_nothing_until_it_is_written(ops: Ops) -> None:
         {"head_dim": 264},
         {"num_layers": 0},
         {"num_blocks": -1},
-        {"dtype": "int8"},
+        {"dtype": "int4"},
     ],
     ids=str,
 )

@@ -47,12 +47,15 @@ class Case:
 MODELS = [
     ("tiny", {}),
     ("tiny", {"compute_dtype": "int8"}),
+    ("tiny", {"kv_cache_dtype": "int8"}),
     pytest.param(("default", {}), marks=pytest.mark.model),
     pytest.param(("default", {"compute_dtype": "int8"}), marks=pytest.mark.model),
 ]
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=["tiny", "tiny int8", "default", "default int8"])
+@pytest.fixture(
+    scope="module", params=MODELS, ids=["tiny", "tiny int8", "tiny int8 KV", "default", "default int8"]
+)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     name, numerics = request.param
     if name == "tiny":
@@ -135,9 +138,10 @@ def test_every_instruction_set_equals_the_others(case: Case, isa: str) -> None:
 def test_f32_cache_too(case: Case) -> None:
     """The promise holds within each KV dtype: f32 batched and chunked equals f32 alone."""
     few = slice(0, 6)
-    with LLM(case.model, **case.flags, kv_cache_dtype="f32") as llm:
+    flags = {**case.flags, "kv_cache_dtype": "f32"}
+    with LLM(case.model, **flags) as llm:
         reference = alone(llm, case.prompts[few], case.params[few])
-    with LLM(case.model, **case.flags, kv_cache_dtype="f32", max_num_batched_tokens=32) as llm:
+    with LLM(case.model, **flags, max_num_batched_tokens=32) as llm:
         assert answers(llm, case.prompts[few], case.params[few]) == reference
 
 

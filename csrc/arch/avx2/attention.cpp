@@ -12,6 +12,10 @@ inline __m256 load8(const uint16_t* x) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
 }
 
+inline __m256 load8(const int8_t* x) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x))));
+}
+
 // sum[p][c] += row[p] * column[c] for one step of a product; rows are broadcasts, columns are vectors in memory.
 // With 12 sums of 16 registers, only the fewer of the two may be held, the others pass through one register.
 template <typename T, int kPairs, int kColumns>
@@ -40,9 +44,16 @@ inline void multiply_add(const float* const (&rows)[kPairs], const T* const (&co
   }
 }
 
+// What the dot products of 8 keys of a tile are multiplied with.
+inline __m256 score_factor(const SplitTask& t, int64_t tile, int64_t lane) {
+  const __m256 scale = _mm256_set1_ps(t.scale);
+  return t.is_scaled ? _mm256_mul_ps(_mm256_loadu_ps(t.k_scales[tile] + lane), scale) : scale;
+}
+
 // Scores of kTiles * 16 keys, from tile `first` on.
 template <typename T, int kPairs, int kTiles>
 void score_tiles(const SplitTask& t, int64_t first) {
+  constexpr int64_t kLine = 4 / sizeof(T);  // rows of a tile of K that a cache line holds
   const int64_t head_dim = t.head_dim;
   const T *k[kTiles], *v[kTiles], *next_k[kTiles];
   const float* q[kPairs];
@@ -60,26 +71,29 @@ void score_tiles(const SplitTask& t, int64_t first) {
 #pragma GCC unroll 8
     for (int i = 0; i < 2 * kTiles; ++i) sum[p][i] = _mm256_setzero_ps();
   }
-  for (int64_t d = 0; d < head_dim; ++d) {
+  for (int64_t line = 0; line < head_dim; line += kLine) {
 #pragma GCC unroll 8
     for (int i = 0; i < kTiles; ++i) {  // to L2: blocks lie anywhere, so the hardware doesn't see them coming
-      _mm_prefetch(reinterpret_cast<const char*>(next_k[i] + d * kKeyTile), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(v[i] + d * kKeyTile), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(next_k[i] + line * kKeyTile), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(v[i] + line * kKeyTile), _MM_HINT_T1);
     }
-    const float* row[kPairs];
-    const T* column[2 * kTiles];
+#pragma GCC unroll 4
+    for (int64_t d = line; d < line + kLine; ++d) {
+      const float* row[kPairs];
+      const T* column[2 * kTiles];
 #pragma GCC unroll 8
-    for (int p = 0; p < kPairs; ++p) row[p] = q[p] + d;
+      for (int p = 0; p < kPairs; ++p) row[p] = q[p] + d;
 #pragma GCC unroll 8
-    for (int i = 0; i < 2 * kTiles; ++i) column[i] = k[i / 2] + d * kKeyTile + i % 2 * 8;
-    multiply_add<T>(row, column, sum);
+      for (int i = 0; i < 2 * kTiles; ++i) column[i] = k[i / 2] + d * kKeyTile + i % 2 * 8;
+      multiply_add<T>(row, column, sum);
+    }
   }
-  const __m256 scale = _mm256_set1_ps(t.scale);
 #pragma GCC unroll 8
-  for (int p = 0; p < kPairs; ++p) {
-    float* scores = t.scores + p * kSplitKeys + first * kKeyTile;
+  for (int i = 0; i < 2 * kTiles; ++i) {
+    const __m256 factor = score_factor(t, first + i / 2, i % 2 * 8);
+    float* scores = t.scores + first * kKeyTile + 8 * i;
 #pragma GCC unroll 8
-    for (int i = 0; i < 2 * kTiles; ++i) _mm256_store_ps(scores + 8 * i, _mm256_mul_ps(sum[p][i], scale));
+    for (int p = 0; p < kPairs; ++p) _mm256_store_ps(scores + p * kSplitKeys, _mm256_mul_ps(sum[p][i], factor));
   }
 }
 
@@ -111,6 +125,13 @@ void softmax(float* scores, int64_t num_keys, float* max_out, float* sum_out) {
     sum[j / 8 % 2] = _mm256_add_ps(sum[j / 8 % 2], p);
   }
   *sum_out = tree_sum(sum[0], sum[1]);
+}
+
+void scale_weights(const SplitTask& t, float* weights, int64_t num_keys) {
+  for (int64_t j = 0; j < num_keys; j += 8) {
+    const __m256 scales = _mm256_loadu_ps(t.v_scales[j / kKeyTile] + j % kKeyTile);
+    _mm256_store_ps(weights + j, _mm256_mul_ps(_mm256_load_ps(weights + j), scales));
+  }
 }
 
 // acc[p][d..) += weights[p][j] * v[j][d..) for j in [begin, end) ascending, on kRegisters * 8 columns.
@@ -156,6 +177,7 @@ void attend_pairs(const SplitTask& t) {
   const int64_t most_keys = t.num_keys[kPairs - 1], shared_keys = t.num_keys[0];
   score_keys<T, kPairs>(t, most_keys);
   for (int p = 0; p < kPairs; ++p) softmax(t.scores + p * kSplitKeys, t.num_keys[p], t.max + p, t.sum + p);
+  for (int p = 0; t.is_scaled && p < kPairs; ++p) scale_weights(t, t.scores + p * kSplitKeys, t.num_keys[p]);
   for (int64_t i = 0; i < kPairs * t.head_dim; ++i) t.acc[i] = 0;
   add_values<T, kPairs>(t, 0, shared_keys, t.scores, t.acc);
   // A later row sees a few more keys than the first one; a weight of 0 would not do for a value that is not finite.
@@ -177,7 +199,13 @@ void attend_typed(const SplitTask& t) {
   }
 }
 
-void attend_split(const SplitTask& t) { t.is_half ? attend_typed<uint16_t>(t) : attend_typed<float>(t); }
+void attend_split(const SplitTask& t) {
+  switch (t.dtype) {
+    case KVDtype::F16: return attend_typed<uint16_t>(t);
+    case KVDtype::F32: return attend_typed<float>(t);
+    case KVDtype::Int8: return attend_typed<int8_t>(t);
+  }
+}
 
 void blend(float* acc, float a, const float* other, float b, int64_t n) {
   const __m256 a8 = _mm256_set1_ps(a), b8 = _mm256_set1_ps(b);

@@ -11,15 +11,29 @@ CHAIRLIFT_INLINE __m512 load16(const float* x) { return _mm512_loadu_ps(x); }
 CHAIRLIFT_INLINE __m512 load16(const uint16_t* x) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
 }
+CHAIRLIFT_INLINE __m512 widen16(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)); }
+CHAIRLIFT_INLINE __m512 load16(const int8_t* x) {
+  return widen16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+}
+CHAIRLIFT_INLINE __m512 load_lanes(__mmask16 lanes, const int8_t* x) {
+  return widen16(_mm_maskz_loadu_epi8(lanes, x));
+}
 CHAIRLIFT_INLINE __m512 load_lanes(__mmask16 lanes, const float* x) { return _mm512_maskz_loadu_ps(lanes, x); }
 CHAIRLIFT_INLINE __m512 load_lanes(__mmask16 lanes, const uint16_t* x) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, x));
 }
 
+// What the dot products of a tile are multiplied with.
+CHAIRLIFT_INLINE __m512 score_factor(const SplitTask& t, int64_t tile) {
+  const __m512 scale = _mm512_set1_ps(t.scale);
+  return t.is_scaled ? _mm512_mul_ps(_mm512_loadu_ps(t.k_scales[tile]), scale) : scale;
+}
+
 // Scores of kTiles * 16 keys, from tile `first` on.
 template <typename T, int kPairs, int kTiles>
 void score_tiles(const SplitTask& t, int64_t first) {
-  constexpr bool kFetch = sizeof(T) == 2 || kPairs <= 3;  // f32 of many pairs was widened just now and lies in L2
+  constexpr bool kFetch = sizeof(T) < 4 || kPairs <= 3;  // f32 of many pairs was widened just now and lies in L2
+  constexpr int64_t kLine = 4 / sizeof(T);               // rows of a tile of K that a cache line holds
   const T *k[kTiles], *v[kTiles], *next_k[kTiles];
   const float* q[kPairs];
   __m512 sum[kPairs][kTiles];
@@ -36,28 +50,30 @@ void score_tiles(const SplitTask& t, int64_t first) {
 #pragma GCC unroll 8
     for (int i = 0; i < kTiles; ++i) sum[p][i] = _mm512_setzero_ps();
   }
-  for (int64_t d = 0; d < t.head_dim; ++d) {
-    __m512 column[kTiles];
+  for (int64_t line = 0; line < t.head_dim; line += kLine) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kTiles; ++i) {
-      if (kFetch) {  // to L2: blocks lie anywhere, so the hardware doesn't see them coming
-        _mm_prefetch(reinterpret_cast<const char*>(next_k[i] + d * kKeyTile), _MM_HINT_T1);
-        _mm_prefetch(reinterpret_cast<const char*>(v[i] + d * kKeyTile), _MM_HINT_T1);
-      }
-      column[i] = load16(k[i] + d * kKeyTile);
+    for (int i = 0; kFetch && i < kTiles; ++i) {  // to L2: blocks lie anywhere, the hardware doesn't see them coming
+      _mm_prefetch(reinterpret_cast<const char*>(next_k[i] + line * kKeyTile), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(v[i] + line * kKeyTile), _MM_HINT_T1);
     }
+#pragma GCC unroll 4
+    for (int64_t d = line; d < line + kLine; ++d) {
+      __m512 column[kTiles];
 #pragma GCC unroll 8
-    for (int p = 0; p < kPairs; ++p) {
+      for (int i = 0; i < kTiles; ++i) column[i] = load16(k[i] + d * kKeyTile);
 #pragma GCC unroll 8
-      for (int i = 0; i < kTiles; ++i) fma_into(sum[p][i], q[p][d], column[i]);
+      for (int p = 0; p < kPairs; ++p) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kTiles; ++i) fma_into(sum[p][i], q[p][d], column[i]);
+      }
     }
   }
-  const __m512 scale = _mm512_set1_ps(t.scale);
 #pragma GCC unroll 8
-  for (int p = 0; p < kPairs; ++p) {
-    float* scores = t.scores + p * kSplitKeys + first * kKeyTile;
+  for (int i = 0; i < kTiles; ++i) {
+    const __m512 factor = score_factor(t, first + i);
+    float* scores = t.scores + (first + i) * kKeyTile;
 #pragma GCC unroll 8
-    for (int i = 0; i < kTiles; ++i) _mm512_store_ps(scores + 16 * i, _mm512_mul_ps(sum[p][i], scale));
+    for (int p = 0; p < kPairs; ++p) _mm512_store_ps(scores + p * kSplitKeys, _mm512_mul_ps(sum[p][i], factor));
   }
 }
 
@@ -99,6 +115,13 @@ float softmax(float* scores, int64_t num_keys, float max) {
   for (; j + 64 <= num_keys; j += 64) exponentials<4>(scores + j, largest, 64, sum);
   for (; j < num_keys; j += 16) exponentials<1>(scores + j, largest, num_keys - j, sum);
   return tree_sum(sum);
+}
+
+void scale_weights(const SplitTask& t, float* weights, int64_t num_keys) {
+  for (int64_t j = 0; j < num_keys; j += kKeyTile) {
+    const __m512 scales = _mm512_loadu_ps(t.v_scales[j / kKeyTile]);
+    _mm512_store_ps(weights + j, _mm512_mul_ps(_mm512_load_ps(weights + j), scales));
+  }
 }
 
 // acc[p][d..) += weights[p][j] * v[j][d..) for j in [begin, end) ascending, on kVectors * 16 columns, or on those
@@ -156,6 +179,7 @@ void attend_pairs(const SplitTask& t) {
   score_keys<T, kPairs, kWide>(t, 0, (most_keys + kKeyTile - 1) / kKeyTile);
   for (int p = 0; p < kPairs; ++p) t.max[p] = max_score(t.scores + p * kSplitKeys, t.num_keys[p]);
   for (int p = 0; p < kPairs; ++p) t.sum[p] = softmax(t.scores + p * kSplitKeys, t.num_keys[p], t.max[p]);
+  for (int p = 0; t.is_scaled && p < kPairs; ++p) scale_weights(t, t.scores + p * kSplitKeys, t.num_keys[p]);
   add_values<T, kPairs, kWide>(t, 0, 0, shared_keys, t.scores, t.acc);
   // A later row sees a few more keys than the first one; a weight of 0 would not do for a value that is not finite.
   for (int p = 1; p < kPairs; ++p) {
@@ -176,7 +200,13 @@ void attend_typed(const SplitTask& t) {
   }
 }
 
-void attend_split(const SplitTask& t) { t.is_half ? attend_typed<uint16_t>(t) : attend_typed<float>(t); }
+void attend_split(const SplitTask& t) {
+  switch (t.dtype) {
+    case KVDtype::F16: return attend_typed<uint16_t>(t);
+    case KVDtype::F32: return attend_typed<float>(t);
+    case KVDtype::Int8: return attend_typed<int8_t>(t);
+  }
+}
 
 }  // namespace
 

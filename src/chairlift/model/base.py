@@ -25,5 +25,5 @@ class Model(Protocol):
         ...
 
     def kv_cache_spec(self, num_blocks: int, block_size: int, dtype: str) -> KVCacheSpec:
-        """The KV pool this model needs: `num_blocks` blocks of `block_size` tokens, dtype "f16" or "f32"."""
+        """The KV pool this model needs: `num_blocks` blocks of `block_size` tokens, dtype "f16", "f32" or "int8"."""
         ...

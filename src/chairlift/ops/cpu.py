@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from chairlift.ops import _native
+from chairlift.ops.dequantize import row_bytes
 from chairlift.ops.interface import (
     Activation,
     Axis,
@@ -89,6 +90,12 @@ class CpuOps:
         }
 
     # -- load ------------------------------------------------------------------------------------------------
+    def quantize(self, tensor: HostTensor, kind: TensorType) -> HostTensor:
+        """Round float weights to blocks of 8 or 4 bits; raises ValueError, see `ops.quantize`."""
+        out = np.empty((len(tensor.data), row_bytes(kind, tensor.shape[-1])), np.uint8)
+        _native.quantize_weight(self._context, _part(tensor), _TYPES[kind], out)
+        return HostTensor(tensor.name, kind, tensor.shape, out)
+
     def load_linear(self, parts: Sequence[HostTensor]) -> Linear:
         """Pack `[out, in]` parts, stacked along `out`; raises ValueError when they don't fit together."""
         return Linear(_native.pack_linear(self._context, [_part(tensor) for tensor in parts], self._compute))
@@ -281,4 +288,4 @@ _SCALINGS = {
     "llama3": _native.RopeScaling.llama3,
 }
 _COMPUTE_DTYPES = {"f32": _native.ComputeDtype.f32, "int8": _native.ComputeDtype.int8}
-_KV_DTYPES = {"f16": _native.KVDtype.f16, "f32": _native.KVDtype.f32}
+_KV_DTYPES = {"f16": _native.KVDtype.f16, "f32": _native.KVDtype.f32, "int8": _native.KVDtype.int8}

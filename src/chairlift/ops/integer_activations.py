@@ -21,9 +21,13 @@ def quantize_int8(x: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
 
     A group with a value that is not finite gets scale NaN and q 0.
     """
-    groups = x.reshape(len(x), -1, GROUP)
-    finite = np.isfinite(groups).all(axis=2)
-    largest = np.where(finite, np.abs(groups).max(axis=2), np.float32(0)).astype(np.float32)
+    return quantize_groups(x.reshape(len(x), -1, GROUP))
+
+
+def quantize_groups(groups: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
+    """f32 `[..., n]` to q int8 `[..., n]` and a scale f32 `[...]` for each n values, as quantize_int8 does."""
+    finite = np.isfinite(groups).all(axis=-1)
+    largest = np.where(finite, np.abs(groups).max(axis=-1), np.float32(0)).astype(np.float32)
     used = largest >= SMALLEST
     inverse = np.float32(127) / np.where(used, largest, np.float32(1))
     scaled = np.where(used[..., None], groups, np.float32(0)) * inverse[..., None]

@@ -111,13 +111,14 @@ class KVCacheSpec:
     block_size: int  # a multiple of 16
     num_kv_heads: int
     head_dim: int
-    dtype: str  # f16 | f32
+    dtype: str  # f16 | f32 | int8, which has one f32 scale per (token, kv head) for K and V each
 
     @property
     def bytes_per_block(self) -> int:
         """Bytes that one block takes over all layers, K and V."""
-        item = {"f16": 2, "f32": 4}[self.dtype]
-        return 2 * self.num_layers * self.block_size * self.num_kv_heads * self.head_dim * item
+        dim = self.head_dim
+        head_bytes = {"f16": 2 * dim, "f32": 4 * dim, "int8": dim + 4}[self.dtype]
+        return 2 * self.num_layers * self.block_size * self.num_kv_heads * head_bytes
 
 
 @dataclass(slots=True)
@@ -233,6 +234,10 @@ class Ops(Protocol):
         ...
 
     # -- load ------------------------------------------------------------------------------------------------
+    def quantize(self, tensor: HostTensor, kind: TensorType) -> HostTensor:
+        """Round F32, F16 or BF16 weights to Q8_0 or Q4_1, the same bytes in every backend; see `ops.quantize`."""
+        ...
+
     def load_linear(self, parts: Sequence[HostTensor]) -> Linear:
         """Pack `[out, in]` weights; several parts (same `in`, any supported types) are stacked along `out`."""
         ...

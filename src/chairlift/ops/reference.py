@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from chairlift.ops.batch_check import check_batch, check_range, check_sample_batch
 from chairlift.ops.dequantize import dequantize
-from chairlift.ops.integer_activations import INTEGER_TYPES, round_to_int8
+from chairlift.ops.integer_activations import INTEGER_TYPES, quantize_groups, round_to_int8
 from chairlift.ops.interface import (
     Activation,
     Axis,
@@ -36,7 +36,9 @@ from chairlift.ops.interface import (
     RopeSpec,
     SampleBatch,
     SampleResult,
+    TensorType,
 )
+from chairlift.ops.quantize import quantize
 from chairlift.ops.reference_sampling import sample_rows
 from chairlift.ops.rope_tables import cos_sin_tables
 
@@ -77,9 +79,14 @@ class _Rope:
 @dataclass(slots=True)
 class _KVCache:
     spec: KVCacheSpec
-    # In the cache's dtype: [num_layers, num_blocks * block_size, num_kv_heads, head_dim]
+    # [num_layers, num_blocks * block_size, num_kv_heads, head_dim]; int8 as the f32 that integers and scales mean
     keys: npt.NDArray[Any]
     values: npt.NDArray[Any]
+
+    def store(self, layer: int, slots: npt.NDArray[np.int64], k: Float32, v: Float32) -> None:
+        """k and v `[tokens, num_kv_heads, head_dim]`, rounded to the cache's dtype."""
+        for pool, rows in ((self.keys, k), (self.values, v)):
+            pool[layer, slots] = _round_heads(rows) if self.spec.dtype == "int8" else rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,10 @@ class ReferenceOps:
         return {"backend": self.name, "numpy": np.__version__}
 
     # -- load ------------------------------------------------------------------------------------------------
+    def quantize(self, tensor: HostTensor, kind: TensorType) -> HostTensor:
+        """Round float weights to blocks; see `ops.quantize` for errors."""
+        return quantize(tensor, kind)
+
     def load_linear(self, parts: Sequence[HostTensor]) -> Linear:
         """Dequantise `[out, in]` parts and stack them along `out`."""
         return Linear(self._linear(parts))
@@ -139,7 +150,9 @@ class ReferenceOps:
     def allocate_kv_cache(self, spec: KVCacheSpec) -> KVCache:
         """Reserve the pool; np.zeros maps pages on first touch only."""
         shape = (spec.num_layers, spec.num_blocks * spec.block_size, spec.num_kv_heads, spec.head_dim)
-        dtype = {"f16": np.float16, "f32": np.float32}[spec.dtype]
+        if spec.dtype not in ("f16", "f32", "int8"):
+            raise ValueError(f"the KV cache's dtype is {spec.dtype!r}; known: f16, f32, int8")
+        dtype = np.float16 if spec.dtype == "f16" else np.float32
         return KVCache(_KVCache(spec, np.zeros(shape, dtype), np.zeros(shape, dtype)))
 
     def allocate_activation(self, axis: Axis, width: int) -> Activation:
@@ -195,8 +208,7 @@ class ReferenceOps:
         q, k, v = _split_heads(_live(batch, qkv), cache.spec)
         cos, sin = tables.cos[positions, None], tables.sin[positions, None]  # [tokens, 1, dim / 2]
         q[:] = _rotate(q, cos, sin)
-        cache.keys[layer, slots] = _rotate(k, cos, sin)
-        cache.values[layer, slots] = v
+        cache.store(layer, slots, _rotate(k, cos, sin), v)
 
     def attention(
         self, batch: Batch, qkv: Activation, kv: KVCache, layer: int, scale: float, out: Activation
@@ -272,6 +284,13 @@ def _rotate(x: Float32, cos: Float32, sin: Float32) -> Float32:
     """Rotate pairs (i, i + dim / 2): x [tokens, heads, dim], cos and sin [tokens, 1, dim / 2]."""
     low, high = np.split(x.astype(np.float64), 2, axis=2)
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=2).astype(np.float32)
+
+
+def _round_heads(x: Float32) -> Float32:
+    """Rounded to 8 bits with one scale for each head of each token: x [tokens, heads, dim]."""
+    q, scale = quantize_groups(x)
+    rounded: Float32 = q * scale[..., None]
+    return rounded
 
 
 def _slots(batch: RaggedBatch, i: int, spec: KVCacheSpec) -> npt.NDArray[np.int64]:
