@@ -6,11 +6,12 @@ import importlib.util
 from collections.abc import Callable
 from functools import partial
 
+from chairlift.config import ISAS
 from chairlift.ops.interface import Ops
 from chairlift.ops.reference import ReferenceOps
 
 MakeOps = Callable[[int, int], Ops]  # (max_num_tokens, max_num_logits)
-FASTER_ISAS = ("avx2", "avx512", "avx512vnni")  # instruction sets with kernels of their own, beside "generic"
+FASTER_ISAS = tuple(isa for isa in ISAS if isa not in ("auto", "generic"))  # those with kernels of their own
 
 
 def available_isas() -> list[str]:
