@@ -1,11 +1,12 @@
-"""How close the linear kernels come to the machine: GFLOP/s per shape and row count, and the share of the fma peak.
+"""How close the linear kernels come to the machine: Gop/s per shape and row count, and the share of the peak.
 
-    python benchmarks/ops/linear.py [--threads 1] [--isa auto] [--rows 1 16 64] [--seconds 0.2]
+    python benchmarks/ops/linear.py [--threads 1] [--isa auto] [--compute f32|int8] [--rows 1 16 64] [--seconds 0.2]
 
 The shapes are those of SmolLM2-135M. Weights are cycled through copies larger than the caches when rows are few,
 because in a real step every layer's weights come from memory. GB/s is packed weight bytes read per second.
 Times are the fastest decile of many calls, and processor time where there is one thread: on a machine that others
-use too, the rest tells about the others.
+use too, the rest tells about the others. The peak is that of fused multiply-adds, or with int8 of products of 8-bit
+integers alone; scaling their sums group by group takes two or three of the same units' cycles in ten or eleven.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def random_part(kind: str, out: int, width: int) -> tuple[Any, int, Any]:
     return getattr(native.TensorType, kind), width, blocks.reshape(out, -1)
 
 
-def pack_copies(context: Any, kind: str, out: int, width: int, gated: bool) -> list[Any]:
+def pack_copies(context: Any, kind: str, out: int, width: int, gated: bool, compute: Any) -> list[Any]:
     """Enough equal weights that none is in the caches when its turn comes."""
     one = random_part(kind, out, width)
     pack = (
-        (lambda: native.pack_gated_linear(context, one, one))
+        (lambda: native.pack_gated_linear(context, one, one, compute))
         if gated
-        else (lambda: native.pack_linear(context, [one]))
+        else (lambda: native.pack_linear(context, [one], compute))
     )
     first = pack()
     return [first, *[pack() for _ in range(min(NUM_LAYERS, COPIES_BYTES // first.nbytes + 1) - 1)]]
@@ -84,21 +85,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--isa", default="auto")
+    parser.add_argument("--compute", choices=("f32", "int8"), default="f32")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256])
     parser.add_argument("--seconds", type=float, default=0.2, help="for each shape and row count")
     args = parser.parse_args()
 
     context = native.Context(args.threads, args.isa)
-    print(f"isa {context.isa}, threads {context.num_threads}")
+    compute = getattr(native.ComputeDtype, args.compute)
+    probe = native.int8_peak if args.compute == "int8" else native.fma_peak
+    print(f"isa {context.isa}, threads {context.num_threads}, compute dtype {args.compute}")
     bandwidth = native.stream(context, 256 << 20, 5)
-    peak = native.fma_peak(context, args.seconds)
-    print(f"fma peak {2e-9 * peak:.1f} GFLOP/s, read bandwidth {bandwidth / 1e9:.1f} GB/s")
-    print(f"{'shape':>14} {'rows':>5} {'us':>9} {'GFLOP/s':>9} {'of peak':>8} {'GB/s':>6} {'of read':>8}")
-    packed = {name: pack_copies(context, kind, out, width, gated) for name, kind, out, width, gated in SHAPES}
+    peak = probe(context, args.seconds)
+    print(f"peak {2e-9 * peak:.1f} Gop/s, read bandwidth {bandwidth / 1e9:.1f} GB/s")
+    print(f"{'shape':>14} {'rows':>5} {'us':>9} {'Gop/s':>9} {'of peak':>8} {'GB/s':>6} {'of read':>8}")
+    packed = {name: pack_copies(context, *shape, compute) for name, *shape in SHAPES}
     for rows in args.rows:
         step_seconds = step_fmas = 0.0
         for name, _, out, width, gated in SHAPES:
-            peak = max(peak, native.fma_peak(context, args.seconds / 4))
+            peak = max(peak, probe(context, args.seconds / 4))
             weights = packed[name]
             seconds = measure(context, weights, rows, gated, args.seconds)
             fmas = rows * out * width * (2 if gated else 1)

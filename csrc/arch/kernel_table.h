@@ -72,6 +72,8 @@ struct LinearKernels {
 struct ProbeKernels {
   // Runs `iterations` times 16 independent fma chains at full vector width; returns the fmas done (scalar count).
   int64_t (*fma_peak)(int64_t iterations, float* sink) = nullptr;
+  // The same of 8-bit products summed in integers, by the instructions of the integer layouts; returns the products.
+  int64_t (*int8_peak)(int64_t iterations, int32_t* sink) = nullptr;
   // Sums n floats at full width.
   float (*stream)(const float* data, int64_t n) = nullptr;
 };

@@ -89,6 +89,15 @@ void panels(const PanelTask& task) {
   }
 }
 
+int64_t int8_peak(int64_t iterations, int32_t* sink) {
+  uint32_t acc[16] = {};
+  for (int64_t i = 0; i < iterations; ++i) {
+    for (uint32_t& a : acc) a = a * 77 + 1;
+  }
+  for (uint32_t a : acc) *sink ^= static_cast<int32_t>(a);
+  return iterations * 16;
+}
+
 }  // namespace
 
 void register_generic_integer(KernelTable& table) {
@@ -96,6 +105,7 @@ void register_generic_integer(KernelTable& table) {
   table.linear.panels[static_cast<int>(Layout::Int4)] = panels<Layout::Int4>;
   table.linear.panels[static_cast<int>(Layout::Int8)] = panels<Layout::Int8>;
   table.linear.quantise = quantise;
+  table.probe.int8_peak = int8_peak;
 }
 
 }  // namespace chairlift

@@ -18,24 +18,33 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 constexpr int64_t kIterations = 10000;
 constexpr int64_t kBlockFloats = 1 << 14;
 
-}  // namespace
-
-double probe_fma_peak(Context& context, double seconds) {
-  const auto fma_peak = context.kernels().probe.fma_peak;
+// Most operations a second that bursts of `kernel` reach on all threads.
+template <typename Sink>
+double best_rate(Context& context, int64_t (*kernel)(int64_t, Sink*), double seconds) {
   const auto start = std::chrono::steady_clock::now();
   double best = 0.0;
   do {  // short bursts: the best one was not interrupted
-    std::atomic<int64_t> fmas{0};
+    std::atomic<int64_t> operations{0};
     const auto burst_start = std::chrono::steady_clock::now();
     context.pool().parallel_for(int64_t{4} * context.num_threads(), [&](int64_t) {
-      float sink = 0.0f;
-      fmas += fma_peak(kIterations, &sink);
-      volatile float kept = sink;
+      Sink sink = 0;
+      operations += kernel(kIterations, &sink);
+      volatile Sink kept = sink;
       static_cast<void>(kept);
     });
-    best = std::max(best, static_cast<double>(fmas.load()) / seconds_since(burst_start));
+    best = std::max(best, static_cast<double>(operations.load()) / seconds_since(burst_start));
   } while (seconds_since(start) < seconds);
   return best;
+}
+
+}  // namespace
+
+double probe_fma_peak(Context& context, double seconds) {
+  return best_rate(context, context.kernels().probe.fma_peak, seconds);
+}
+
+double probe_int8_peak(Context& context, double seconds) {
+  return best_rate(context, context.kernels().probe.int8_peak, seconds);
 }
 
 double probe_stream(Context& context, int64_t bytes, int passes) {

@@ -15,6 +15,7 @@ void gate_silu(const float* gate, const float* up, int64_t n, float* y);
 void gate_gelu_tanh(const float* gate, const float* up, int64_t n, float* y);
 
 int64_t fma_peak(int64_t iterations, float* sink);
+int64_t int8_peak(int64_t iterations, int32_t* sink);
 float stream(const float* data, int64_t n);
 
 }  // namespace chairlift::avx2

@@ -12,6 +12,7 @@ void register_avx2_linear(KernelTable& table) {
   table.linear.gate[static_cast<int>(GateActivation::Silu)] = avx2::gate_silu;
   table.linear.gate[static_cast<int>(GateActivation::GeluTanh)] = avx2::gate_gelu_tanh;
   table.probe.fma_peak = avx2::fma_peak;
+  table.probe.int8_peak = avx2::int8_peak;
   table.probe.stream = avx2::stream;
 }
 
