@@ -1,13 +1,10 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-
-#include <tuple>
 
 #include "bindings/bindings.h"
 #include "bindings/checks.h"
-#include "kernels/packed_weight.h"
+#include "bindings/tensor_part.h"
 #include "kernels/probe.h"
 #include "runtime/context.h"
 
@@ -19,18 +16,6 @@ namespace {
 using Matrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstMatrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::device::cpu>;
-using Part = std::tuple<TensorType, int64_t, Bytes>;  // type, values in a row, [out, row_bytes]
-
-TensorView tensor_view(const Part& part) {
-  const auto& [type, in, data] = part;
-  const int64_t expected = row_bytes(type, in);
-  const auto columns = static_cast<int64_t>(data.shape(1));
-  require(columns == expected && (columns <= 1 || data.stride(1) == 1), "a row of ", in, " values takes ", expected,
-          " adjacent bytes, got ", columns, " with stride ", data.stride(1));
-  require(data.shape(0) > 0, "a linear weight needs at least one output");
-  return {type, static_cast<int64_t>(data.shape(0)), in, data.data(), data.stride(0)};
-}
 
 PackedWeight pack_parts(Context& context, const std::vector<Part>& parts, ComputeDtype compute) {
   std::vector<TensorView> views;
@@ -117,6 +102,8 @@ void bind_linear(nb::module_& m) {
         "y[i] = row ids[i] of w, dequantised. IndexError for an id outside the table.");
   m.def("fma_peak", probe_fma_peak, nb::arg("context"), nb::arg("seconds"), nb::call_guard<nb::gil_scoped_release>(),
         "Most fused multiply-adds a second that this context's threads and instruction set reach.");
+  m.def("int8_peak", probe_int8_peak, nb::arg("context"), nb::arg("seconds"),
+        nb::call_guard<nb::gil_scoped_release>(), "The same of products of 8-bit integers.");
   m.def("stream", probe_stream, nb::arg("context"), nb::arg("bytes"), nb::arg("passes"),
         nb::call_guard<nb::gil_scoped_release>(), "Bytes a second read from a buffer of `bytes` by all threads.");
 }

@@ -7,6 +7,7 @@ namespace chairlift {
 
 void bind_context(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
+void bind_quantize(nanobind::module_& m);
 void bind_step(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 

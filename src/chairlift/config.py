@@ -18,6 +18,7 @@ KV_CACHE_DTYPES = ("f16", "f32", "int8")
 DEFAULT_INDEX_URL = "https://pypi.org/simple"  # of Python packages: a wheel carries the default model
 BACKENDS = ("auto", "cpu", "reference")
 COMPUTE_DTYPES = ("f32", "int8")
+QUANTIZATIONS = ("q8", "q4")
 POLICIES = ("fcfs",)
 ISAS = ("auto", "generic", "avx2", "avx512", "avx512vnni", "neon")
 MAX_ROWS = 2**16  # of a step: requests, tokens
@@ -36,10 +37,13 @@ class ModelConfig:
     chat_template: str | None = None  # path of a Jinja file, or the template itself; None = the model's own
     download_dir: str | None = None  # where the default model is kept; None = ~/.cache/chairlift
     max_model_len: int | None = None  # tokens; None = the model's context, clamped to the KV pool
+    quantization: str | None = None  # float weights are rounded to 8 or 4 bits while loading; None = as in the file
 
     def __post_init__(self) -> None:
         check_field_types(self, _wrong_type)
         _within("max_model_len", self.max_model_len, 1)
+        if self.quantization is not None:
+            _one_of("quantization", self.quantization, QUANTIZATIONS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def _engine(config: EngineConfig, files: ModelFiles, ops: Ops) -> Engine:
     from chairlift.runner.model_runner import ModelRunner
 
     cache, limits = config.cache, config.scheduler
-    model = load_model(files, ops, config.model.max_model_len)
+    model = load_model(files, ops, config.model.max_model_len, config.model.quantization)
     one_block = model.kv_cache_spec(1, cache.block_size, cache.kv_cache_dtype)
     plan = plan_kv_cache(
         cache,
@@ -240,7 +240,10 @@ def _chat_template(source: str | None, tokenizer: Tokenizer) -> ChatTemplate | N
 
 def _info(config: EngineConfig, files: ModelFiles, ops: Ops, pool: KVCacheSpec, plan: KVPlan) -> EngineInfo:
     from chairlift.engine.types import EngineInfo
+    from chairlift.model.loader import open_weights
+    from chairlift.model.weights.quantized import quantization_notices
 
+    quantization = config.model.quantization
     slow = REFERENCE_NOTICE if config.compute.backend == "reference" else NO_KERNELS_NOTICE
     return EngineInfo(
         model_name=files.name,
@@ -253,6 +256,14 @@ def _info(config: EngineConfig, files: ModelFiles, ops: Ops, pool: KVCacheSpec, 
         max_num_waiting=config.scheduler.max_num_waiting,
         kv_cache_dtype=pool.dtype,
         backend=ops.name,
-        details={"kv pool MiB": f"{pool.num_blocks * pool.bytes_per_block / 2**20:.0f}", **ops.describe()},
-        notices=[*([slow] if ops.name == "reference" else []), *plan.notices],
+        details={
+            **({"quantization": quantization} if quantization else {}),
+            "kv pool MiB": f"{pool.num_blocks * pool.bytes_per_block / 2**20:.0f}",
+            **ops.describe(),
+        },
+        notices=[
+            *([slow] if ops.name == "reference" else []),
+            *(quantization_notices(open_weights(files), quantization) if quantization else []),
+            *plan.notices,
+        ],
     )

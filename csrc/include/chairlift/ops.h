@@ -10,6 +10,7 @@ namespace chairlift {
 
 class Context;        // thread pool + kernel table of one engine (runtime/context.h)
 struct PackedWeight;  // [out, in] weights in a kernel layout (kernels/packed_weight.h)
+struct TensorView;    // weights as they lie in a file (kernels/packed_weight.h)
 struct KVPool;        // the paged K and V of all layers (kernels/kv_pool.h)
 
 // One step's arrays, borrowed from numpy for the length of a call.
@@ -62,6 +63,11 @@ void rope_and_store(Context&, const BatchView&, float* qkv, int64_t num_q_heads,
 // qkv as above (q already rotated)   out: [num_tokens, num_q_heads * head_dim]
 void attention(Context&, const BatchView&, const float* qkv, int64_t num_q_heads, const KVPool&, int64_t layer,
                float scale, float* out);
+
+// Rounds float weights [rows, in] to Q8_0 or Q4_1 blocks of 32 along `in`, those with a small squared error. Throws
+// std::invalid_argument for other types, `in` that is no multiple of 32, and values not finite or beyond 32768.
+// out: [rows, row_bytes(to, in)]
+void quantize_weight(Context&, const TensorView& source, TensorType to, uint8_t* out);
 
 // out[i, :] = x[indices[i], :].   x: [*, width]   out: [num_rows, width]
 void gather_rows(Context&, const float* x, const int32_t* indices, int64_t num_rows, int64_t width, float* out);

@@ -14,6 +14,7 @@ from chairlift.config import (
     ISAS,
     KV_CACHE_DTYPES,
     POLICIES,
+    QUANTIZATIONS,
     EngineConfig,
     size_in_bytes,
 )
@@ -24,6 +25,7 @@ _ENGINE_FLAGS = (
     "chat_template",
     "download_dir",
     "max_model_len",
+    "quantization",
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_num_waiting",
@@ -84,6 +86,11 @@ def _add_model_flags(group: argparse._ArgumentGroup, text: bool) -> None:
     )
     group.add_argument(
         "--max-model-len", type=int, metavar="TOKENS", help="context (default: as model and memory allow)"
+    )
+    group.add_argument(
+        "--quantization",
+        choices=QUANTIZATIONS,
+        help="round f32, f16 and bf16 weights to 8 or 4 bits while loading (default: as in the file)",
     )
 
 

@@ -26,6 +26,10 @@ class HFFolderWeights:
         """All tensors of all shards."""
         return self._tensors.keys()
 
+    def info(self, name: str) -> TensorInfo:
+        """Where one of `names()` lies in its shard, and what it is."""
+        return self._tensors[name][1]
+
     def get(self, name: str, shape: tuple[int, ...]) -> HostTensor:
         """The tensor `name`; raises ModelLoadError when it is missing or has another shape."""
         if name not in self._tensors:

@@ -15,6 +15,7 @@ import numpy as np
 
 from chairlift.model.spec import ModelSpec
 from chairlift.model.weights.gguf import GGUFHeader
+from chairlift.model.weights.mapped import TensorInfo
 from chairlift.model.weights.source import check_shape, missing_tensor, reopen, view_tensor
 from chairlift.ops.interface import Bytes, HostTensor
 
@@ -49,6 +50,10 @@ class LlamaGGUFWeights:
     def names(self) -> Collection[str]:
         """Hugging Face names where there is one, else the file's own (`rope_freqs.weight`)."""
         return self._tensors.keys()
+
+    def info(self, name: str) -> TensorInfo:
+        """Where one of `names()` lies in the file, and what it is."""
+        return self._tensors[name]
 
     def get(self, name: str, shape: tuple[int, ...]) -> HostTensor:
         """The tensor, q and k in Hugging Face's order; raises ModelLoadError when missing or misshapen."""

@@ -27,6 +27,10 @@ class WeightSource(Protocol):
         """All tensors there are. One that has no Hugging Face name keeps the file's own."""
         ...
 
+    def info(self, name: str) -> TensorInfo:
+        """What the file says of one of `names()`: its own name, type, shape and place."""
+        ...
+
     def get(self, name: str, shape: tuple[int, ...]) -> HostTensor:
         """The tensor `name`; raises ModelLoadError when it is missing or has another shape."""
         ...

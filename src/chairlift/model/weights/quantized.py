@@ -1,0 +1,83 @@
+"""Quantise at load (`--quantization q8|q4`): a `WeightSource` whose float matrices come out in blocks of 32.
+
+Tensor by tensor, when a model asks for it: at no time is more in memory than the packed model so far, one tensor of
+the file and the blocks that a layer is packed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from chairlift.model.weights.mapped import TensorInfo
+from chairlift.model.weights.source import WeightSource
+from chairlift.ops.interface import HostTensor, TensorType
+
+Quantize = Callable[[HostTensor, TensorType], HostTensor]  # `Ops.quantize`
+
+_TARGETS = {"q8": TensorType.Q8_0, "q4": TensorType.Q4_1}
+_FLOATS = frozenset({"F32", "F16", "BF16"})
+# Read a row at a time, or the last thing before the logits: 4 bits cost much there, and 8 are what others keep.
+_VOCABULARY = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
+
+
+class QuantizedWeights:
+    """`WeightSource` that rounds what another one gives; norms and what is quantised already pass as they are."""
+
+    def __init__(self, source: WeightSource, quantization: str, quantize: Quantize) -> None:
+        self.path: Path = source.path
+        self._source = source
+        self._quantization = quantization
+        self._quantize = quantize
+
+    def names(self) -> Collection[str]:
+        """All tensors of the source."""
+        return self._source.names()
+
+    def info(self, name: str) -> TensorInfo:
+        """What the file says of a tensor, before it is rounded."""
+        return self._source.info(name)
+
+    def get(self, name: str, shape: tuple[int, ...]) -> HostTensor:
+        """The tensor, quantised where `target_type` says so.
+
+        Raises:
+            ModelLoadError: it is missing or has another shape.
+            ValueError: it has values that are not finite or beyond 32768 in size.
+        """
+        tensor = self._source.get(name, shape)
+        target = target_type(name, self._source.info(name), self._quantization)
+        if target is None:
+            return tensor
+        try:
+            return self._quantize(tensor, target)
+        except ValueError as error:
+            raise ValueError(f"--quantization {self._quantization}: tensor {tensor.name!r}: {error}") from error
+
+
+def target_type(name: str, info: TensorInfo, quantization: str) -> TensorType | None:
+    """What a tensor becomes, or None where it stays: a vector, no float, or rows of no whole blocks.
+
+    `name` is Hugging Face's. Embedding and output head take 8 bits under "q4" too.
+    """
+    target = TensorType.Q8_0 if name in _VOCABULARY else _TARGETS[quantization]
+    return target if _is_float_matrix(info) and not info.shape[-1] % target.block_values else None
+
+
+def quantization_notices(source: WeightSource, quantization: str) -> list[str]:
+    """What a user who asked for it should know: nothing was left to quantise, or some matrices could not be."""
+    matrices = {name: source.info(name) for name in source.names() if _is_float_matrix(source.info(name))}
+    if not matrices:
+        return [f"--quantization {quantization} changes nothing: the matrices of {source.path} are quantised already"]
+    stay = [info for name, info in matrices.items() if target_type(name, info, quantization) is None]
+    if not stay:
+        return []
+    first = min(stay, key=lambda info: info.name)
+    return [
+        f"--quantization {quantization}: {len(stay)} of {len(matrices)} matrices stay as they are, their rows are "
+        f"no multiple of 32 values (the first is {first.name}, {first.shape[-1]} values)"
+    ]
+
+
+def _is_float_matrix(info: TensorInfo) -> bool:
+    return len(info.shape) == 2 and info.type_name in _FLOATS
