@@ -1,9 +1,10 @@
 """How close attention comes to the machine: fused multiply-adds and KV bytes a second, by batch, against the peaks.
 
-    python benchmarks/ops/attention.py [--threads 1] [--isa auto] [--kv-dtype f16] [--seconds 0.5]
+    python benchmarks/ops/attention.py [--threads 1] [--isa auto] [--kv-dtype f16 int8 f32] [--case TEXT] [--seconds 1]
 
 The heads are those of SmolLM2-135M unless said otherwise. Blocks lie in random order, and calls walk through several
-layers, so that long contexts come from memory as they do in a real step. Informational, not a gate.
+layers, so that long contexts come from memory as they do in a real step. "of read" is the share of the bandwidth
+bound: K and V read once for each group of q heads, at the rate of the read probe. Informational, not a gate.
 Times are the fastest decile of many calls, and processor time where there is one thread, as in linear.py.
 """
 
@@ -13,6 +14,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -45,15 +47,17 @@ class Case:
         return 2 * keys * self.num_q_heads * self.head_dim
 
     def kv_bytes(self, dtype: str) -> int:
-        """K and V of every request, read once."""
-        item = {"f16": 2, "f32": 4}[dtype]
-        return 2 * sum(self.lengths) * self.num_kv_heads * self.head_dim * item
+        """K and V of every request, read once; int8 has a scale per token and head."""
+        head_bytes = {"f16": 2 * self.head_dim, "f32": 4 * self.head_dim, "int8": self.head_dim + 4}[dtype]
+        return 2 * sum(self.lengths) * self.num_kv_heads * head_bytes
 
 
 CASES = [
     Case("decode 1 x 200", [200], [1]),
     Case("decode 1 x 8000", [8000], [1]),
+    Case("decode 46 x 100 to 500", [100 + 400 * i // 45 for i in range(46)], [1] * 46),
     Case("decode 64 x 500", [500] * 64, [1] * 64),
+    Case("decode 8 x 4000", [4000] * 8, [1] * 8),
     Case("decode 16 x 2000", [2000] * 16, [1] * 16),
     Case("prefill 256", [256], [256]),
     Case("prefill 256 of 2048", [2048], [256]),
@@ -136,22 +140,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--isa", default="auto")
-    parser.add_argument("--kv-dtype", choices=["f16", "f32"], default="f16")
+    parser.add_argument("--kv-dtype", choices=["f16", "int8", "f32"], nargs="+", default=["f16"])
+    parser.add_argument("--case", default="", metavar="TEXT", help="only cases with this in their name")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each case")
     args = parser.parse_args()
 
     context = native.Context(args.threads, args.isa)
     peak, bandwidth = native.fma_peak(context, 0.2), native.stream(context, 256 << 20, 5)
-    print(f"isa {context.isa}, threads {args.threads}, {args.kv_dtype} KV in blocks of {BLOCK_SIZE}")
+    print(f"isa {context.isa}, threads {args.threads}, KV in blocks of {BLOCK_SIZE}")
     print(f"peak {2e-9 * peak:.1f} GFLOP/s, read bandwidth {bandwidth / 1e9:.1f} GB/s")
-    print(f"{'case':>38} {'us':>9} {'GFLOP/s':>8} {'of peak':>8} {'GB/s':>6} {'of read':>8}")
+    print(f"{'case':>38} {'KV':>5} {'us':>9} {'GFLOP/s':>8} {'of peak':>8} {'GB/s':>6} {'of read':>8}")
     ops = CpuOps(args.threads, MAX_TOKENS, 64, args.isa)
     clock = time.thread_time if args.threads == 1 else time.perf_counter
-    for case in CASES:
-        seconds = measure(ops, case, args.kv_dtype, args.seconds, clock)
-        flops, rate = case.fmas / seconds, case.kv_bytes(args.kv_dtype) / seconds
+    for case, dtype in product(CASES, args.kv_dtype):
+        if args.case not in case.name:
+            continue
+        seconds = measure(ops, case, dtype, args.seconds, clock)
+        flops, rate = case.fmas / seconds, case.kv_bytes(dtype) / seconds
         print(
-            f"{case.name:>38} {seconds * 1e6:>9.1f} {2e-9 * flops:>8.1f} {flops / peak:>8.1%} "
+            f"{case.name:>38} {dtype:>5} {seconds * 1e6:>9.1f} {2e-9 * flops:>8.1f} {flops / peak:>8.1%} "
             f"{rate / 1e9:>6.1f} {rate / bandwidth:>8.1%}"
         )
     ops.close()
