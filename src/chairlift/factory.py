@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from chairlift.engine.engine import Engine
     from chairlift.engine.types import EngineInfo
     from chairlift.model.files import ModelFiles
-    from chairlift.ops.interface import KVCacheSpec, Ops
+    from chairlift.ops.interface import KVCacheSpec, MachineLimits, Ops
     from chairlift.runner.memory import KVPlan
     from chairlift.tokenizer.base import Tokenizer
     from chairlift.tokenizer.chat_template import ChatTemplate
@@ -178,6 +178,15 @@ def describe_backend() -> dict[str, str]:
     ops = create_ops(ComputeConfig(), 1)
     try:
         return {"backend": ops.name, **ops.describe()}
+    finally:
+        ops.close()
+
+
+def measure_machine() -> MachineLimits | None:
+    """What this machine can do at most, measured with what `auto` would run; None without native kernels."""
+    ops = create_ops(ComputeConfig(), 1)
+    try:
+        return ops.measure_limits()
     finally:
         ops.close()
 

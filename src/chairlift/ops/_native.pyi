@@ -47,6 +47,15 @@ class Context:
     def num_threads(self) -> int: ...
     @property
     def isa(self) -> str: ...
+    @property
+    def kernel_origins(self) -> dict[str, str]:
+        """Which instruction set's kernels run, by kind of op."""
+
+def cpu_features() -> list[tuple[str, bool]]:
+    """(name, found) of what kernels for this kind of processor could use."""
+
+def isas() -> list[tuple[str, str, bool]]:
+    """(name, features it needs, available) of this build, in ascending order of preference."""
 
 @final
 class PackedWeight:

@@ -24,6 +24,7 @@ from chairlift.ops.interface import (
     KVCache,
     KVCacheSpec,
     Linear,
+    MachineLimits,
     Norm,
     OpTiming,
     Program,
@@ -36,6 +37,9 @@ from chairlift.ops.interface import (
 )
 
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+_PROBE_SECONDS = 0.3  # per peak
+_PROBE_BYTES = 256 << 20  # more than the caches hold
+_PROBE_PASSES = 6
 
 
 class _GatedWeight(NamedTuple):
@@ -82,12 +86,27 @@ class CpuOps:
 
     def describe(self) -> dict[str, str]:
         """Facts for `chairlift env`."""
+        isa = self._context.isa
+        features = _native.cpu_features()
+        kernels = {f"kernels: {kind}": origin for kind, origin in self._context.kernel_origins.items()}
         return {
             "backend": self.name,
-            "isa": self._context.isa,
+            "cpu features": " ".join(name for name, found in features if found) or "none",
+            "cpu features missing": " ".join(name for name, found in features if not found) or "none",
+            "isa": isa,
+            "wider isa": "; ".join(_wider_isas(isa)) or "none in this build",
+            **kernels,
             "compute dtype": self._compute.name,
             "threads": str(self._context.num_threads),
         }
+
+    def measure_limits(self) -> MachineLimits:
+        """Probe this machine with the backend's threads and instructions; takes about a second."""
+        return MachineLimits(
+            flops=2 * _native.fma_peak(self._context, _PROBE_SECONDS),
+            int8_ops=2 * _native.int8_peak(self._context, _PROBE_SECONDS),
+            read_bytes=_native.stream(self._context, _PROBE_BYTES, _PROBE_PASSES),
+        )
 
     # -- load ------------------------------------------------------------------------------------------------
     def quantize(self, tensor: HostTensor, kind: TensorType) -> HostTensor:
@@ -258,6 +277,13 @@ class _Program:
 
 def _rows(activation: Activation) -> _native.Activation:
     return cast(_native.Activation, activation)
+
+
+def _wider_isas(isa: str) -> list[str]:
+    """Those that would be preferred to `isa`, with what they need."""
+    known = _native.isas()
+    position = [name for name, _, _ in known].index(isa)
+    return [f"{name} needs {features}" for name, features, _ in known[position + 1 :]]
 
 
 def _part(tensor: HostTensor) -> tuple[_native.TensorType, int, np.ndarray]:

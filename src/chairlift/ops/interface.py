@@ -224,6 +224,15 @@ class Program(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """What all threads together can do at most: no kernel is faster. Per second."""
+
+    flops: float  # f32, two in a fused multiply-add
+    int8_ops: float  # products of 8-bit integers and their additions, each counted
+    read_bytes: float  # from memory
+
+
 class Ops(Protocol):
     """The arithmetic a model is written in. See the module docstring for the rules."""
 
@@ -231,6 +240,10 @@ class Ops(Protocol):
 
     def describe(self) -> dict[str, str]:
         """Facts for `chairlift env`: isa, threads, ..."""
+        ...
+
+    def measure_limits(self) -> MachineLimits | None:
+        """Probe this machine, about a second; None where the backend's speed is not the machine's."""
         ...
 
     # -- load ------------------------------------------------------------------------------------------------

@@ -120,6 +120,9 @@ class ReferenceOps:
         """Facts for `chairlift env`."""
         return {"backend": self.name, "numpy": np.__version__}
 
+    def measure_limits(self) -> None:
+        """Nothing to compare with: numpy decides what runs."""
+
     # -- load ------------------------------------------------------------------------------------------------
     def quantize(self, tensor: HostTensor, kind: TensorType) -> HostTensor:
         """Round float weights to blocks; see `ops.quantize` for errors."""

@@ -9,10 +9,16 @@ from pathlib import Path
 
 from chairlift.config import MAX_KV_BLOCKS, CacheConfig
 from chairlift.errors import ConfigError
+from chairlift.runner.control_groups import PROC, ROOT, groups_above, memory_limit_bytes, read_number
 
 MIB = 2**20
 FREE_SHARE = 2  # the pool takes at most one part in two of the free memory
-UNLIMITED = 2**60  # cgroup v1 writes "no limit" as a number near 2^63
+
+# By version of a control group: the file that says what is used, and the key of its part that can be given back.
+_USAGE_FILES = {
+    1: ("memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.current", "inactive_file"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +66,13 @@ def plan_kv_cache(
     return KVPlan(blocks, held, (*notices, clamped))
 
 
-def available_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+def available_memory_bytes(proc: Path = PROC, cgroups: Path = ROOT) -> int:
     """Bytes this process could take now: the kernel's estimate, or what its control groups leave if that is less.
 
     The file page cache counts as free, both in MemAvailable and in a control group (inactive_file).
     """
     free = _mem_available(proc / "meminfo")
-    return max(0, min([free, *_cgroup_rooms(proc / "self" / "cgroup", cgroups)]))
+    return max(0, min([free, *_cgroup_rooms(proc, cgroups)]))
 
 
 def _num_blocks(cache: CacheConfig, bytes_per_block: int, most: int, available_bytes: int) -> int:
@@ -110,39 +116,15 @@ def _mem_available(meminfo: Path) -> int:
     return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _cgroup_rooms(membership: Path, root: Path) -> Iterator[int]:
-    """Bytes left in each control group above this process, version 2 and 1."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":  # version 2
-            yield from _rooms_above(root, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            yield from _rooms_above(root / "memory", path, *names)
-
-
-def _rooms_above(root: Path, path: str, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
-    """Room in the group at `path` and in its parents up to `root`: in a container the path may start elsewhere."""
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    for depth in range(len(parts), -1, -1):
-        group = root.joinpath(*parts[:depth])
-        most = _read_number(group / limit)
-        if most is None or most >= UNLIMITED:
+def _cgroup_rooms(proc: Path, root: Path) -> Iterator[int]:
+    """Bytes left in each control group above this process."""
+    for group in groups_above("memory", proc, root):
+        most = memory_limit_bytes(group)
+        if most is None:
             continue
-        used = _read_number(group / usage) or 0
-        yield most - used + min(used, _stat(group / "memory.stat", reclaimable))
-
-
-def _read_number(path: Path) -> int | None:
-    """The number in a control file; None when it is absent or says "max"."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
+        usage, reclaimable = _USAGE_FILES[group.version]
+        used = read_number(group.folder / usage) or 0
+        yield most - used + min(used, _stat(group.folder / "memory.stat", reclaimable))
 
 
 def _stat(path: Path, name: str) -> int:
