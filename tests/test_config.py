@@ -34,6 +34,7 @@ def test_unknown_flag_is_named() -> None:
     [
         ("block_size", 24, "--block-size is 24; it must be a multiple of 16"),
         ("block_size", 0, "--block-size is 0; it must be at least 16"),
+        ("quantization", "q5", "--quantization is 'q5'; choose one of q8, q4"),
         ("kv_cache_dtype", "f64", "--kv-cache-dtype is 'f64'; choose one of f16, f32, int8"),
         ("max_num_seqs", 0, "--max-num-seqs is 0; it must be at least 1"),
         ("max_num_batched_tokens", -1, "--max-num-batched-tokens is -1"),

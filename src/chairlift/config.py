@@ -37,7 +37,7 @@ class ModelConfig:
     chat_template: str | None = None  # path of a Jinja file, or the template itself; None = the model's own
     download_dir: str | None = None  # where the default model is kept; None = ~/.cache/chairlift
     max_model_len: int | None = None  # tokens; None = the model's context, clamped to the KV pool
-    quantization: str | None = None  # float weights are rounded to 8 or 4 bits while loading; None = as in the file
+    quantization: str | None = None  # rounds float weights while loading; None = as in the file
 
     def __post_init__(self) -> None:
         check_field_types(self, _wrong_type)
@@ -90,7 +90,7 @@ class ComputeConfig:
     backend: str = "auto"  # auto = cpu when the native module is there, else reference
     threads: int | None = None  # None = the cores this process may use
     isa: str = "auto"  # auto = the widest that this machine has
-    compute_dtype: str = "f32"  # int8 rounds activations to 8 bits where weights have 4 or 8: other bits, faster
+    compute_dtype: str = "f32"  # int8 rounds activations to 8 bits where weights have 4 or 8
 
     def __post_init__(self) -> None:
         check_field_types(self, _wrong_type)

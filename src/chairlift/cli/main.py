@@ -35,6 +35,11 @@ COMMANDS = {
     "bench": Command(
         "chairlift.cli.bench", "measurements: throughput, a server under load, who rode in which step"
     ),
+    "inspect": Command(
+        "chairlift.cli.inspect",
+        "what a model file is, and what quantising it would cost",
+        "chairlift inspect [MODEL] [options]",
+    ),
     "env": Command("chairlift.cli.env", "what was found on this machine: versions, kernels, memory"),
 }
 

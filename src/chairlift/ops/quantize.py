@@ -71,7 +71,10 @@ def _q8_0(x: Float32) -> Bytes:
 
 
 def _q4_1(x: Float32) -> Bytes:
-    low, high = x.min(axis=1) + np.float32(0), x.max(axis=1) + np.float32(0)  # of -0 and 0 either may be found
+    low, high = (
+        x.min(axis=1) + np.float32(0),
+        x.max(axis=1) + np.float32(0),
+    )  # of -0 and 0 either may be found
     width, sum_x = high - low, _sum(x)
     best = _Fit(low.copy(), low.copy(), np.zeros_like(x), np.full(len(x), np.inf, np.float32))
     for below in CUTS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from chairlift.errors import ModelLoadError
 from chairlift.model.weights.mapped import TensorInfo
 from chairlift.model.weights.source import WeightSource
 from chairlift.ops.interface import HostTensor, TensorType
@@ -38,21 +39,26 @@ class QuantizedWeights:
         """What the file says of a tensor, before it is rounded."""
         return self._source.info(name)
 
+    def target(self, name: str) -> TensorType | None:
+        """What a tensor becomes here, or None where it stays as it is; see `target_type`."""
+        return target_type(name, self._source.info(name), self._quantization)
+
     def get(self, name: str, shape: tuple[int, ...]) -> HostTensor:
         """The tensor, quantised where `target_type` says so.
 
         Raises:
-            ModelLoadError: it is missing or has another shape.
-            ValueError: it has values that are not finite or beyond 32768 in size.
+            ModelLoadError: it is missing, has another shape, or values that are not finite or beyond 32768 in size.
         """
         tensor = self._source.get(name, shape)
-        target = target_type(name, self._source.info(name), self._quantization)
+        target = self.target(name)
         if target is None:
             return tensor
         try:
             return self._quantize(tensor, target)
         except ValueError as error:
-            raise ValueError(f"--quantization {self._quantization}: tensor {tensor.name!r}: {error}") from error
+            raise ModelLoadError(
+                f"{self.path}: tensor {tensor.name!r} cannot be quantised: {error}"
+            ) from error
 
 
 def target_type(name: str, info: TensorInfo, quantization: str) -> TensorType | None:
@@ -68,7 +74,9 @@ def quantization_notices(source: WeightSource, quantization: str) -> list[str]:
     """What a user who asked for it should know: nothing was left to quantise, or some matrices could not be."""
     matrices = {name: source.info(name) for name in source.names() if _is_float_matrix(source.info(name))}
     if not matrices:
-        return [f"--quantization {quantization} changes nothing: the matrices of {source.path} are quantised already"]
+        return [
+            f"--quantization {quantization} changes nothing: the matrices of {source.path} are quantised already"
+        ]
     stay = [info for name, info in matrices.items() if target_type(name, info, quantization) is None]
     if not stay:
         return []
