@@ -93,5 +93,6 @@ void register_avx2_step(KernelTable&);       // arch/avx2/step_table.cpp
 void register_avx512_linear(KernelTable&);   // arch/avx512/linear_table.cpp
 void register_avx512vnni_linear(KernelTable&);  // arch/avx512vnni/linear_table.cpp
 void register_neon_linear(KernelTable&);     // arch/neon/linear_table.cpp
+void register_neondot_linear(KernelTable&);  // arch/neondot/linear_integer.cpp
 
 }  // namespace chairlift

@@ -45,6 +45,7 @@ constexpr Isa kIsas[] = {
 #endif
 #ifdef CHAIRLIFT_HAVE_NEON
     {"neon", "generic", "ASIMD", cpu_has_neon, register_neon_linear},
+    {"neondot", "neon", "ASIMD and SDOT", cpu_has_neon_dotprod, register_neondot_linear},
 #endif
 };
 

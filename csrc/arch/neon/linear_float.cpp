@@ -35,10 +35,10 @@ struct Plain {
   static constexpr int64_t offset(int64_t k) { return k * kRowBytes; }
 
   template <int P, class Use>
-  static CHAIRLIFT_INLINE void for_each(const uint8_t* packed, int64_t panel_bytes, int64_t num_k, const Use& use) {
+  static CHAIRLIFT_INLINE void for_each(const uint8_t* packed, int64_t panel_bytes, int64_t num_k, Use& use) {
     for (int64_t k = 0; k < num_k; ++k, packed += kRowBytes) {
 #pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) use(k, p, Element::load(packed + p * panel_bytes));
+      for (int p = 0; p < P; ++p) use.take(k, p, Element::load(packed + p * panel_bytes));
     }
   }
 

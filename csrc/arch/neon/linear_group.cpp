@@ -29,7 +29,7 @@ struct Group {
   };
 
   template <int P, class Use>
-  static CHAIRLIFT_INLINE void for_each(const uint8_t* group, int64_t panel_bytes, int64_t num_k, const Use& use) {
+  static CHAIRLIFT_INLINE void for_each(const uint8_t* group, int64_t panel_bytes, int64_t num_k, Use& use) {
     for (int64_t k = 0; k < num_k; k += 32, group += kBytes) {
       Affine affine[P];
 #pragma GCC unroll 2
@@ -46,13 +46,14 @@ struct Group {
   // The kRows values of k that share a field of the group's dwords, field by field.
   template <int Field, int P, class Use>
   static CHAIRLIFT_INLINE void fields_from(const uint8_t* group, int64_t panel_bytes, const Affine (&affine)[P],
-                                           int64_t k, const Use& use) {
+                                           int64_t k, Use& use) {
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 2
       for (int p = 0; p < P; ++p) {
-        use(k + Field * kRows + row, p, weights<Field>(group + p * panel_bytes + row * kWidth * 4, affine[p]));
+        use.take(k + Field * kRows + row, p, weights<Field>(group + p * panel_bytes + row * kWidth * 4, affine[p]));
       }
+      finish_block();
     }
     if constexpr (Field + 1 < kFields) fields_from<Field + 1, P>(group, panel_bytes, affine, k, use);
   }

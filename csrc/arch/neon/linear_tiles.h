@@ -20,6 +20,10 @@ constexpr int64_t kMaxChunk = 192;  // k kept as floats at once: 12 KB of the fi
 template <int R, int P>
 struct Sums {
   float32x4_t value[P][R][kVectors];
+  const float* x;
+  int64_t x_stride;
+
+  CHAIRLIFT_INLINE Sums(const float* rows, int64_t stride) : x(rows), x_stride(stride) {}
 
   CHAIRLIFT_INLINE void load(const float* acc, bool first) {
 #pragma GCC unroll 4
@@ -34,10 +38,11 @@ struct Sums {
     }
   }
 
-  CHAIRLIFT_INLINE void add(int p, const float* x, int64_t x_stride, const Panel& w) {
+  // Adds x[r, k] * w to panel p.
+  CHAIRLIFT_INLINE void take(int64_t k, int p, const Panel& w) {
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
-      const float32x4_t broadcast = vld1q_dup_f32(x + r * x_stride);
+      const float32x4_t broadcast = vld1q_dup_f32(x + r * x_stride + k);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) value[p][r][v] = vfmaq_f32(value[p][r][v], broadcast, w.value[v]);
     }
@@ -68,11 +73,11 @@ using TileKernel = void (*)(const TileTask&);
 
 template <int R>
 void buffered_tile(const TileTask& task) {
-  Sums<R, 1> sums;
+  Sums<R, 1> sums(task.x, task.x_stride);
   sums.load(task.acc, task.first);
-  const float *x = task.x, *weights = task.weights;
-  const int64_t x_stride = task.x_stride, num_k = task.num_k;
-  for (int64_t k = 0; k < num_k; ++k) sums.add(0, x + k, x_stride, load_panel(weights + k * kWidth));
+  const float* weights = task.weights;
+  const int64_t num_k = task.num_k;
+  for (int64_t k = 0; k < num_k; ++k) sums.take(k, 0, load_panel(weights + k * kWidth));
   sums.store(task.acc);
 }
 
@@ -92,7 +97,7 @@ inline void chunk_rows(int64_t rows, TileTask tile) {
 }
 
 // A layout offers
-//   for_each<P>(panel, panel_bytes, num_k, use)  calls use(k, p, Panel) for P adjacent panels and every k, ascending
+//   for_each<P>(panel, panel_bytes, num_k, use)  use.take(k, p, Panel) for P adjacent panels and every k, ascending
 //   floats(packed, num_k, buffer)                the weights as floats: in the buffer, or where they are
 //   offset(k)                                    bytes from the start of a panel to k (a multiple of 32)
 //   kPanelsOfOneRow                              panels taken at once when there is one row
@@ -117,12 +122,9 @@ void many_rows(const PanelTask& task) {
 
 template <class Layout, int R, int P>
 CHAIRLIFT_INLINE void fused_tile(const PanelTask& task, int64_t panel) {
-  Sums<R, P> sums;
+  Sums<R, P> sums(task.x, task.x_stride);
   sums.load(nullptr, true);
-  const float* x = task.x;
-  const int64_t x_stride = task.x_stride;
-  Layout::template for_each<P>(task.panels + panel * task.panel_bytes, task.panel_bytes, task.in,
-                               [&](int64_t k, int p, const Panel& w) { sums.add(p, x + k, x_stride, w); });
+  Layout::template for_each<P>(task.panels + panel * task.panel_bytes, task.panel_bytes, task.in, sums);
   sums.store(task.acc + panel * R * kWidth);
 }
 
@@ -147,10 +149,15 @@ void panels(const PanelTask& task) {
 }
 
 // Layout::floats for packed forms that are no floats.
+struct Unpacked {
+  float* buffer;
+  CHAIRLIFT_INLINE void take(int64_t k, int, const Panel& w) { store_panel(buffer + k * kWidth, w); }
+};
+
 template <class Layout>
 CHAIRLIFT_INLINE const float* unpack(const uint8_t* packed, int64_t num_k, float* buffer) {
-  Layout::template for_each<1>(packed, 0, num_k,
-                               [&](int64_t k, int, const Panel& w) { store_panel(buffer + k * kWidth, w); });
+  Unpacked unpacked{buffer};
+  Layout::template for_each<1>(packed, 0, num_k, unpacked);
   return buffer;
 }
 
