@@ -87,6 +87,11 @@ class ModelRunnerOutput:
     # For prompt positions i of this step's rows whose successor is a prompt token: logprob of token i + 1.
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     draft_token_ids: dict[str, list[int]] = field(default_factory=dict)  # proposals for the next step
+    # Where the time went, in seconds.
+    prepare_s: float = 0.0  # rows of state and the step's arrays
+    upload_s: float = 0.0  # checking them and handing them to the backend
+    forward_s: float = 0.0  # the forward pass: all that is not overhead
+    sample_s: float = 0.0  # drawing tokens and writing them down
 
 
 class RequestResult(NamedTuple):

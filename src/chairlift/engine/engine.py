@@ -110,6 +110,8 @@ class Engine:
             executed - planned,
             finished - executed,
         )
+        stats.prepare_s, stats.upload_s = output.prepare_s, output.upload_s
+        stats.forward_s, stats.sample_s = output.forward_s, output.sample_s
         return StepFrame(
             step=scheduled.step,
             started_at=started,

@@ -58,6 +58,10 @@ class StepStats(msgspec.Struct, array_like=True):
     schedule_s: float = 0.0  # of this step
     execute_s: float = 0.0
     update_s: float = 0.0
+    prepare_s: float = 0.0  # these four are parts of execute_s; see ModelRunnerOutput
+    upload_s: float = 0.0
+    forward_s: float = 0.0
+    sample_s: float = 0.0
 
 
 class StepRow(msgspec.Struct, array_like=True):

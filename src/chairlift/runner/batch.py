@@ -30,6 +30,7 @@ class StepBatch:
     logits_positions: Int  # [num_logits]
     is_prompt: npt.NDArray[np.bool_]  # [num_logits]
     num_drafts: int  # of all requests
+    num_prompt_rows: int  # logits rows that score
 
 
 def build_step(scheduled: list[ScheduledRequest], state: RequestRows) -> StepBatch:
@@ -38,12 +39,18 @@ def build_step(scheduled: list[ScheduledRequest], state: RequestRows) -> StepBat
     Raises:
         ValueError: a request has no row, more rows than tokens, or a block table that is too short.
     """
-    rows = np.array([_update_row(request, state) for request in scheduled], np.int64)
-    counts = np.array([request.num_scheduled_tokens for request in scheduled], np.int64)
-    first = np.array([request.num_computed_tokens for request in scheduled], np.int64)
+    shares = [
+        (
+            _update_row(request, state),
+            request.num_scheduled_tokens,
+            request.num_computed_tokens,
+            len(request.draft_token_ids),
+        )
+        for request in scheduled
+    ]
+    rows, counts, first, drafts = np.ascontiguousarray(np.array(shares, np.int64).T)  # [num_reqs] each
     seq_lens = first + counts
-    num_drafts = sum(len(request.draft_token_ids) for request in scheduled)
-    _check(scheduled, seq_lens, rows, state)
+    _check(scheduled, seq_lens, state.num_tokens[rows] + drafts, state.num_blocks[rows] * state.block_size)
 
     start = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(counts, out=start[1:])
@@ -59,6 +66,7 @@ def build_step(scheduled: list[ScheduledRequest], state: RequestRows) -> StepBat
     asked = state.num_prompt_logprobs[row_of] >= 0
     scores = asked & (positions + 1 < state.num_prompt_tokens[row_of])
     logits = np.flatnonzero(draws | scores)  # [num_logits]
+    is_prompt = scores[logits]
     ragged = RaggedBatch(
         input_ids=state.token_ids[row_of, positions],
         positions=positions.astype(np.int32),
@@ -75,8 +83,9 @@ def build_step(scheduled: list[ScheduledRequest], state: RequestRows) -> StepBat
         logits_request=request_of[logits],
         logits_row=row_of[logits],
         logits_positions=positions[logits],
-        is_prompt=scores[logits],
-        num_drafts=num_drafts,
+        is_prompt=is_prompt,
+        num_drafts=int(drafts.sum()),
+        num_prompt_rows=int(np.count_nonzero(is_prompt)),
     )
 
 
@@ -89,10 +98,8 @@ def _update_row(request: ScheduledRequest, state: RequestRows) -> int:
     return row
 
 
-def _check(scheduled: list[ScheduledRequest], seq_lens: Int, rows: Int, state: RequestRows) -> None:
+def _check(scheduled: list[ScheduledRequest], seq_lens: Int, known: Int, held: Int) -> None:
     """A step must not run past the tokens that are known or drafted, nor past the blocks that are held."""
-    known = state.num_tokens[rows] + [len(request.draft_token_ids) for request in scheduled]
-    held = state.num_blocks[rows] * state.block_size
     wrong = np.flatnonzero((seq_lens > known) | (seq_lens > held))
     if len(wrong):
         i = int(wrong[0])

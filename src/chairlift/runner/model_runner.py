@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from chairlift.core.messages import ModelRunnerOutput, SchedulerOutput
 from chairlift.model.base import Model
-from chairlift.ops.interface import KVCache, Ops
+from chairlift.ops.interface import KVCache, Ops, OpTiming
 from chairlift.runner.batch import build_step
 from chairlift.runner.rows import RequestRows
 from chairlift.runner.sampler import build_sample_batch, take_result
@@ -14,6 +17,7 @@ class ModelRunner:
     """`core.ports.Runner` over a model and the ops it was built with.
 
     It appends what it samples to its own copy of each request's tokens, so a step's message carries ids and counts.
+    Give `timings` a list, and every step appends what each of its ops took.
     """
 
     def __init__(
@@ -25,7 +29,10 @@ class ModelRunner:
         block_size: int,
         max_num_seqs: int,
         max_model_len: int,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self.timings: list[OpTiming] | None = None
+        self._clock = clock
         self._ops = ops
         self._kv = kv
         self._forward = ops.capture(lambda batch: model.forward(batch, kv))
@@ -33,6 +40,7 @@ class ModelRunner:
 
     def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step; raises ValueError when it contradicts what this runner was told before."""
+        started = self._clock()
         rows = self._rows
         rows.free(scheduled.finished_request_ids)
         rows.free(preemption.request_id for preemption in scheduled.preempted)
@@ -43,12 +51,19 @@ class ModelRunner:
         if scheduled.is_empty:
             return ModelRunnerOutput()
         step = build_step(scheduled.scheduled, rows)
-        batch = self._ops.upload_batch(step.ragged)
-        logits = self._forward.run(batch)
-        if not len(step.ragged.logits_indices):
-            return ModelRunnerOutput()
         asked = build_sample_batch(step, rows)
-        return take_result(self._ops.sample(batch, logits, asked), asked, step, rows)
+        prepared = self._clock()
+        batch = self._ops.upload_batch(step.ragged)
+        uploaded = self._clock()
+        logits = self._forward.run(batch, self.timings)
+        computed = self._clock()
+        if len(asked.rows):
+            output = take_result(self._ops.sample(batch, logits, asked), asked, step, rows)
+        else:
+            output = ModelRunnerOutput()
+        output.prepare_s, output.upload_s = prepared - started, uploaded - prepared
+        output.forward_s, output.sample_s = computed - uploaded, self._clock() - computed
+        return output
 
     def close(self) -> None:
         """Stop the worker threads of the ops."""

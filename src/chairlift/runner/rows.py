@@ -37,17 +37,14 @@ class RequestRows:
         self.block_tables: Int32 = np.zeros((max_num_seqs, -(-width // block_size)), np.int32)
         self.num_blocks = np.zeros(max_num_seqs, np.int64)
 
-        self.temperature: Float32 = np.zeros(max_num_seqs, np.float32)
-        self.top_k: Int32 = np.zeros(max_num_seqs, np.int32)
-        self.top_p: Float32 = np.zeros(max_num_seqs, np.float32)
-        self.min_p: Float32 = np.zeros(max_num_seqs, np.float32)
-        self.repetition_penalty: Float32 = np.zeros(max_num_seqs, np.float32)
-        self.presence_penalty: Float32 = np.zeros(max_num_seqs, np.float32)
-        self.frequency_penalty: Float32 = np.zeros(max_num_seqs, np.float32)
+        # Parameters of one dtype lie together, [parameters, max_num_seqs], so that a step gathers them at once.
+        self.float_params: Float32 = np.zeros((6, max_num_seqs), np.float32)
+        self.temperature, self.top_p, self.min_p = self.float_params[:3]
+        self.repetition_penalty, self.presence_penalty, self.frequency_penalty = self.float_params[3:]
+        self.int_params: Int32 = np.zeros((3, max_num_seqs), np.int32)
+        self.top_k, self.num_logprobs, self.num_prompt_logprobs = self.int_params  # logprobs: -1 = none
         self.seed: UInt64 = np.zeros(max_num_seqs, np.uint64)
         self.branch: UInt32 = np.zeros(max_num_seqs, np.uint32)
-        self.num_logprobs: Int32 = np.zeros(max_num_seqs, np.int32)  # -1 = none
-        self.num_prompt_logprobs: Int32 = np.zeros(max_num_seqs, np.int32)  # -1 = none
         self.stop_allowed_at = np.zeros(max_num_seqs, np.int64)  # position of the first token that may end it
         self.has_penalties = np.zeros(max_num_seqs, np.bool_)
         self.has_bias = np.zeros(max_num_seqs, np.bool_)  # or a min_tokens ban

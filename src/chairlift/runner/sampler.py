@@ -16,29 +16,33 @@ MIN_LOGPROB = -9999.0  # what -inf becomes, so that every number has a place in 
 def build_sample_batch(step: StepBatch, state: RequestRows) -> SampleBatch:
     """One entry for each logits row of the step, in their order."""
     rows, positions, is_prompt = step.logits_row, step.logits_positions, step.is_prompt
-    following = state.token_ids[rows, positions + 1]  # of a prompt row, the token to score
+    floats = state.float_params.take(rows, axis=1)
+    top_k, num_logprobs, num_prompt_logprobs = state.int_params.take(rows, axis=1)
+    target = np.full(len(rows), -1, np.int32)
+    if step.num_prompt_rows:  # they score the token that follows
+        np.copyto(target, state.token_ids[rows, positions + 1], where=is_prompt)
+        np.copyto(num_logprobs, num_prompt_logprobs, where=is_prompt)
     bias_start, bias_ids, bias_values = _biases(step, state)
-    history_start, history_ids = _histories(step, state)
-    has_history = np.diff(history_start) > 0
+    history_start, history_prompt_len, history_ids = _histories(step, state)
     return SampleBatch(
         rows=np.arange(len(rows), dtype=np.int32),
-        target=np.where(is_prompt, following, np.int32(-1)),
-        temperature=state.temperature[rows],
-        top_k=state.top_k[rows],
-        top_p=state.top_p[rows],
-        min_p=state.min_p[rows],
-        repetition_penalty=state.repetition_penalty[rows],
-        presence_penalty=state.presence_penalty[rows],
-        frequency_penalty=state.frequency_penalty[rows],
+        target=target,
+        temperature=floats[0],
+        top_k=top_k,
+        top_p=floats[1],
+        min_p=floats[2],
+        repetition_penalty=floats[3],
+        presence_penalty=floats[4],
+        frequency_penalty=floats[5],
         seed=state.seed[rows],
         branch=state.branch[rows],
         position=(positions + 1).astype(np.uint32),
-        num_logprobs=np.where(is_prompt, state.num_prompt_logprobs[rows], state.num_logprobs[rows]),
+        num_logprobs=num_logprobs,
         bias_start=bias_start,
         bias_ids=bias_ids,
         bias_values=bias_values,
         history_start=history_start,
-        history_prompt_len=np.where(has_history, state.num_prompt_tokens[rows], 0).astype(np.int32),
+        history_prompt_len=history_prompt_len,
         history_ids=history_ids,
     )
 
@@ -53,13 +57,16 @@ def take_result(
     rows, positions = step.logits_row[kept], step.logits_positions[kept]
     state.token_ids[rows, positions + 1] = result.token_ids[kept]
     np.add.at(state.num_tokens, rows, 1)
-    return _output(result.token_ids.tolist(), _token_logprobs(result, asked), step, kept)
+    return _output(result, asked, step, kept)
 
 
 def _biases(step: StepBatch, state: RequestRows) -> tuple[Int32, Int32, Float32]:
     """CSR lists of biases and bans: (start, ids, values)."""
+    flagged = np.flatnonzero(state.has_bias[step.logits_row] & ~step.is_prompt).tolist()
+    if not flagged:
+        return np.zeros(len(step.logits_row) + 1, np.int32), *NO_BIAS
     lists: list[Bias] = [NO_BIAS] * len(step.logits_row)
-    for i in np.flatnonzero(state.has_bias[step.logits_row] & ~step.is_prompt).tolist():
+    for i in flagged:
         row = step.logits_row[i]
         early = step.logits_positions[i] + 1 < state.stop_allowed_at[row]
         lists[i] = state.bias_before_stop[row] if early else state.bias[row]
@@ -70,12 +77,18 @@ def _biases(step: StepBatch, state: RequestRows) -> tuple[Int32, Int32, Float32]
     )
 
 
-def _histories(step: StepBatch, state: RequestRows) -> tuple[Int32, Int32]:
-    """CSR lists of the tokens before the drawn one, drafts included, for rows with penalties: (start, ids)."""
-    lists: list[Int32] = [NO_BIAS[0]] * len(step.logits_row)
-    for i in np.flatnonzero(state.has_penalties[step.logits_row] & ~step.is_prompt).tolist():
+def _histories(step: StepBatch, state: RequestRows) -> tuple[Int32, Int32, Int32]:
+    """For rows with penalties, the tokens before the drawn one, drafts included: (CSR start, prompt lengths, ids)."""
+    count = len(step.logits_row)
+    prompt_len: Int32 = np.zeros(count, np.int32)
+    flagged = np.flatnonzero(state.has_penalties[step.logits_row] & ~step.is_prompt)
+    if not len(flagged):
+        return np.zeros(count + 1, np.int32), prompt_len, NO_BIAS[0]
+    prompt_len[flagged] = state.num_prompt_tokens[step.logits_row[flagged]]
+    lists: list[Int32] = [NO_BIAS[0]] * count
+    for i in flagged.tolist():
         lists[i] = state.token_ids[step.logits_row[i], : step.logits_positions[i] + 1]
-    return _starts([len(ids) for ids in lists]), np.concatenate(lists)
+    return _starts([len(ids) for ids in lists]), prompt_len, np.concatenate(lists)
 
 
 def _starts(lengths: list[int]) -> Int32:
@@ -99,17 +112,18 @@ def _accepted(drawn: Int32, step: StepBatch, state: RequestRows) -> npt.NDArray[
 
 
 def _output(
-    tokens: list[int], entries: dict[int, TokenLogprobs], step: StepBatch, kept: npt.NDArray[np.bool_]
+    result: SampleResult, asked: SampleBatch, step: StepBatch, kept: npt.NDArray[np.bool_]
 ) -> ModelRunnerOutput:
     output = ModelRunnerOutput()
-    flags = zip(step.logits_request.tolist(), step.is_prompt.tolist(), kept.tolist(), strict=True)
-    for i, (request, is_prompt, is_kept) in enumerate(flags):
-        name = step.scheduled[request].request_id
+    names = [step.scheduled[request].request_id for request in step.logits_request.tolist()]
+    for name, token_id, is_kept in zip(names, result.token_ids.tolist(), kept.tolist(), strict=True):
         if is_kept:
-            output.sampled_token_ids.setdefault(name, []).append(tokens[i])
-        if i in entries and (is_kept or is_prompt):
-            where = output.prompt_logprobs if is_prompt else output.logprobs
-            where.setdefault(name, []).append(entries[i])
+            output.sampled_token_ids.setdefault(name, []).append(token_id)
+    for i, entry in _token_logprobs(result, asked).items():
+        if step.is_prompt[i]:
+            output.prompt_logprobs.setdefault(names[i], []).append(entry)
+        elif kept[i]:
+            output.logprobs.setdefault(names[i], []).append(entry)
     return output
 
 
