@@ -1,10 +1,12 @@
-// Compares the linear kernels of one instruction set with the generic ones, bit by bit, through the public ops:
-//   same_bits ISA
+// Compares the linear kernels of instruction sets with the generic ones, bit by bit, through the public ops:
+//   same_bits ISA...
 // For processors that only an emulator runs, where Python would take too long; the Python tests do the same and more.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -55,24 +57,28 @@ std::vector<uint8_t> random_rows(Random& random, TensorType type, int64_t out, i
   return rows;
 }
 
-// The same op on both contexts.
+void require_equal(const std::string& what, const std::vector<float>& got, const std::vector<float>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const bool both_nan = std::isnan(expected[i]) && std::isnan(got[i]);
+    if (both_nan || float_to_bits(expected[i]) == float_to_bits(got[i])) continue;
+    throw std::runtime_error(what + ": value " + std::to_string(i) + " is " + std::to_string(got[i]) +
+                             ", the generic kernel gives " + std::to_string(expected[i]));
+  }
+}
+
+// The same op on every context.
 struct Comparison {
   Context generic{1, "generic"};
-  Context other;
+  std::vector<std::unique_ptr<Context>> others;
   int64_t num_compared = 0;
-
-  explicit Comparison(const std::string& isa) : other(2, isa) {}
 
   template <typename Op>
   void run(const std::string& what, int64_t size, const Op& op) {
     std::vector<float> expected(static_cast<size_t>(size)), got(expected);
     op(generic, expected.data());
-    op(other, got.data());
-    for (size_t i = 0; i < expected.size(); ++i) {
-      const bool both_nan = std::isnan(expected[i]) && std::isnan(got[i]);
-      if (both_nan || float_to_bits(expected[i]) == float_to_bits(got[i])) continue;
-      throw std::runtime_error(what + ": value " + std::to_string(i) + " is " + std::to_string(got[i]) +
-                               ", the generic kernel gives " + std::to_string(expected[i]));
+    for (const auto& other : others) {
+      op(*other, got.data());
+      require_equal(other->kernels().isa + (", " + what), got, expected);
     }
     num_compared += size;
   }
@@ -116,22 +122,34 @@ void compare_gates(Comparison& comparison) {
   }
 }
 
+void compare_all(Comparison& comparison) {
+  Random random(1);
+  compare_gates(comparison);
+  for (TensorType type : kTypes) {
+    for (ComputeDtype compute : kComputeDtypes) {
+      if (compute == ComputeDtype::Int8 && type <= TensorType::BF16) continue;  // stays floats
+      for (int64_t out : kOuts) {
+        for (int64_t in : kIns) compare_shape(comparison, random, type, compute, out, in);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return std::fprintf(stderr, "usage: same_bits ISA\n"), 2;
   try {
-    Random random(1);
-    Comparison comparison(argv[1]);
-    compare_gates(comparison);
-    for (TensorType type : kTypes)
-      for (ComputeDtype compute : kComputeDtypes)
-        for (int64_t out : kOuts)
-          for (int64_t in : kIns) compare_shape(comparison, random, type, compute, out, in);
-    std::printf("%lld values equal, linear %s, integer %s\n", static_cast<long long>(comparison.num_compared),
-                comparison.other.kernels().linear.origin, comparison.other.kernels().linear.integer_origin);
+    Comparison comparison;
+    for (int i = 1; i < argc; ++i) comparison.others.push_back(std::make_unique<Context>(2, argv[i]));
+    compare_all(comparison);
+    std::printf("%lld values equal\n", static_cast<long long>(comparison.num_compared));
+    for (const auto& other : comparison.others) {
+      const LinearKernels& linear = other->kernels().linear;
+      std::printf("%s: linear %s, linear int8 %s\n", other->kernels().isa, linear.origin, linear.integer_origin);
+    }
   } catch (const std::exception& error) {
-    return std::fprintf(stderr, "%s\n", error.what()), 1;
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
   }
   return 0;
 }
