@@ -1,0 +1,203 @@
+"""What each saving costs: perplexity and logits of variants against a baseline, over the same text.
+
+    python benchmarks/quality.py --variant kv_cache_dtype=f16 --variant kv_cache_dtype=int8
+    python benchmarks/quality.py --model FOLDER --variant "quantization=q4 compute_dtype=int8 kv_cache_dtype=f16"
+
+A variant is flags of the engine on top of those of the baseline (f32 activations, f32 KV cache, unless --baseline
+says otherwise). The text is this project's own documentation and, where they are, the MT-Bench questions of
+--prompts, in windows of --context tokens that start with an empty cache; all logits of both sides are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chairlift.config import EngineConfig
+from chairlift.factory import create_ops, open_front, resolve_model
+from chairlift.model.files import open_model_files
+from chairlift.model.loader import load_model
+from chairlift.ops.interface import RaggedBatch
+
+PROJECT = Path(__file__).parents[1]
+BLOCK_SIZE = 16
+ROWS = 128  # of a step: the logits of that many tokens are looked at together
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+
+class Scorer:
+    """A model under one set of flags, and one sequence in its cache."""
+
+    def __init__(self, flags: dict[str, Any], context: int) -> None:
+        config = resolve_model(EngineConfig.from_flags(**flags))
+        files = open_model_files(str(config.model.model))
+        self._ops = create_ops(config.compute, ROWS)
+        self._model = load_model(files, self._ops, context, config.model.quantization)
+        self._num_blocks = -(-context // BLOCK_SIZE)
+        spec = self._model.kv_cache_spec(self._num_blocks, BLOCK_SIZE, config.cache.kv_cache_dtype)
+        self._kv = self._ops.allocate_kv_cache(spec)
+
+    def logits(self, ids: list[int], start: int) -> Float32:
+        """Append `ids` at position `start`; logits of every one of them: [len(ids), vocab]."""
+        rows, stop = len(ids), start + len(ids)
+        positions = np.arange(start, stop, dtype=np.int32)
+        batch = self._ops.upload_batch(
+            RaggedBatch(
+                input_ids=np.array(ids, np.int32),
+                positions=positions,
+                query_start_loc=np.array([0, rows], np.int32),
+                seq_lens=np.array([stop], np.int32),
+                block_tables=np.arange(self._num_blocks, dtype=np.int32)[None, :],
+                slot_mapping=positions.astype(np.int64),
+                logits_indices=np.arange(rows, dtype=np.int32),
+            )
+        )
+        return self._ops.to_numpy(batch, self._model.forward(batch, self._kv))
+
+    def close(self) -> None:
+        self._ops.close()
+
+
+@dataclass
+class Loss:
+    """Sums over all predicted tokens."""
+
+    tokens: int = 0
+    surprise: float = 0.0  # of the baseline: -log p(next token)
+    variant_surprise: float = 0.0
+    divergence: float = 0.0  # KL(baseline || variant)
+    same_first: int = 0  # positions where both have the same most likely token
+    largest: float = 0.0  # largest difference of a logit
+
+    def add(self, base: Float32, variant: Float32, following: list[int]) -> None:
+        """Compare logits [rows, vocab] of both; `following[i]` is the token after row i."""
+        self.largest = max(self.largest, float(np.abs(base - variant).max()))
+        self.same_first += int((base.argmax(axis=1) == variant.argmax(axis=1)).sum())
+        log_p, log_q = _log_softmax(base), _log_softmax(variant)
+        at = np.arange(len(following)), np.array(following)
+        self.surprise -= float(log_p[at].sum())
+        self.variant_surprise -= float(log_q[at].sum())
+        self.divergence += float((np.exp(log_p) * (log_p - log_q)).sum())
+        self.tokens += len(following)
+
+    def document(self) -> dict[str, float]:
+        base, ours = (math.exp(total / self.tokens) for total in (self.surprise, self.variant_surprise))
+        return {
+            "tokens": self.tokens,
+            "baseline_perplexity": base,
+            "perplexity": ours,
+            "perplexity_change": ours / base - 1.0,
+            "largest_logit_difference": self.largest,
+            "kl_divergence": self.divergence / self.tokens,
+            "same_first_token": self.same_first / self.tokens,
+        }
+
+
+def _log_softmax(logits: Float32) -> Float64:
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    result: Float64 = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return result
+
+
+def compare(base: Scorer, variant: Scorer, windows: list[list[int]]) -> Loss:
+    """Feed every window to both, some rows at a time."""
+    loss = Loss()
+    for window in windows:
+        for start in range(0, len(window) - 1, ROWS):
+            following = window[start + 1 : start + 1 + ROWS]
+            ids = window[start : start + len(following)]
+            loss.add(base.logits(ids, start), variant.logits(ids, start), following)
+    return loss
+
+
+def read_texts(prompts: Path) -> Iterator[str]:
+    """The documentation, and the questions where they are."""
+    pages = sorted((PROJECT / "docs").rglob("*.md"))
+    yield "\n\n".join(page.read_text(encoding="utf-8") for page in pages)
+    questions = prompts / "mt_bench.jsonl"
+    if not questions.exists():
+        print(f"{questions} is not there: only the documentation is read (--prompts)", file=sys.stderr)
+        return
+    lines = questions.read_text(encoding="utf-8").splitlines()
+    yield "\n\n".join(turn for line in lines for turn in json.loads(line)["turns"])
+
+
+def make_windows(args: argparse.Namespace) -> list[list[int]]:
+    """Windows of whole length, from each text in turn, until there are enough tokens."""
+    tokenizer = open_front(resolve_model(EngineConfig.from_flags(model=args.model))).tokenizer
+    cut: list[list[list[int]]] = []
+    for text in read_texts(args.prompts):
+        ids, size = tokenizer.encode(text), args.context
+        cut.append([ids[i : i + size] for i in range(0, len(ids) - size + 1, size)])
+    in_turn = [group[i] for i in range(max(map(len, cut))) for group in cut if i < len(group)]
+    return in_turn[: max(1, args.tokens // args.context)]
+
+
+def parse_flags(text: str) -> dict[str, Any]:
+    """ "a=b c=4" as keywords of `EngineConfig.from_flags`."""
+    flags: dict[str, Any] = {}
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        if not equals:
+            sys.exit(f"{word!r} is no flag; write name=value")
+        flags[name.replace("-", "_")] = int(value) if value.isdigit() else value
+    return flags
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    lines = [
+        f"baseline: {results[0]['baseline']}, perplexity {results[0]['baseline_perplexity']:.3f} "
+        f"over {results[0]['tokens']} tokens",
+        "",
+        "| variant | perplexity | change | mean KL divergence | same first token | largest logit difference |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {r['variant']} | {r['perplexity']:.3f} | {r['perplexity_change']:+.2%} | {r['kl_divergence']:.2g} "
+        f"| {r['same_first_token']:.2%} | {r['largest_logit_difference']:.2g} |"
+        for r in results
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", help=".gguf file or Hugging Face folder (default: the default model)")
+    parser.add_argument("--baseline", default="kv_cache_dtype=f32", help='flags, "name=value name=value"')
+    parser.add_argument("--variant", action="append", required=True, help="flags on top; repeatable")
+    parser.add_argument("--context", type=int, default=1024, help="tokens of a window (default: 1024)")
+    parser.add_argument("--tokens", type=int, default=8192, help="tokens to read (default: 8192)")
+    parser.add_argument("--prompts", type=Path, default=PROJECT.parent / "shared/prompts", metavar="DIR")
+    parser.add_argument("--output-json", type=Path, help="write the results there, too")
+    args = parser.parse_args()
+    windows = make_windows(args)
+    common = {"model": args.model, **parse_flags(args.baseline)}
+    base = Scorer(common, args.context)
+    results: list[dict[str, Any]] = []
+    for text in args.variant:
+        variant = Scorer({**common, **parse_flags(text)}, args.context)
+        loss = compare(base, variant, windows)
+        variant.close()
+        results.append({"variant": text, "baseline": args.baseline, **loss.document()})
+        print(json.dumps(results[-1]), file=sys.stderr, flush=True)
+    base.close()
+    print(table(results))
+    if args.output_json:
+        args.output_json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
