@@ -15,7 +15,6 @@ namespace {
 
 constexpr int64_t kMaxTileRows = 128;
 constexpr int64_t kMinTileRows = 12;  // below, dequantising costs as much as the products
-constexpr int64_t kMaxTilePanels = 8;
 // Panels x rows of a tile: its accumulators stay in the first-level cache beside a chunk of weights. A tile of a large
 // result takes more, to write more of each row at a time.
 constexpr int64_t kAccRows = 192;
@@ -37,17 +36,42 @@ struct Tiling {
   int64_t num_tiles() const { return row_blocks * panel_blocks; }
 };
 
+// How many panels a tile takes at most.
+struct PanelLimits {
+  int64_t panels;
+  int64_t acc_rows;          // panels x rows
+  int64_t tiles_per_thread;  // so many are left to share out
+};
+
+// Up to so many rows, products of integers wait for memory.
+constexpr int64_t kFewRows = 8;
+
 // Many rows: one unit of panels at a time, so that a chunk of weights is dequantised once for the row block.
 // Few rows: more panels a tile, to have independent chains of fma and fewer claims, but tiles enough to share out.
-Tiling choose_tiling(int64_t rows, int64_t panels, int64_t panel_unit, int64_t acc_rows, int num_threads) {
+// Where memory is waited for: long stretches of it, so that what is fetched ahead is what this thread reads next.
+PanelLimits panel_limits(int64_t rows, const Segment& segment, bool large_result) {
+  const int64_t acc_rows = large_result ? kMaxAccRows : kAccRows;
+  if (is_integer(segment.layout) && rows <= kFewRows) return {32, acc_rows, 3};
+  return {8, acc_rows, 8};
+}
+
+// Float kernels of few rows take four or two panels at once.
+int64_t whole_panels(int64_t wanted, Layout layout) {
+  if (is_integer(layout)) return wanted;
+  return wanted >= 4 ? wanted / 4 * 4 : wanted / 2 * 2;
+}
+
+Tiling choose_tiling(int64_t rows, const Segment& segment, int64_t panel_unit, bool large_result, int num_threads) {
   Tiling tiling;
+  const int64_t panels = segment.num_panels;
   const int64_t for_sharing = std::min(ceil_div(2 * num_threads * panel_unit, panels), ceil_div(rows, kMinTileRows));
   tiling.rows_per_tile = ceil_div(rows, std::max(ceil_div(rows, kMaxTileRows), for_sharing));
   tiling.row_blocks = ceil_div(rows, tiling.rows_per_tile);
-  const int64_t by_scratch = acc_rows / tiling.rows_per_tile;
-  const int64_t by_sharing = panels * tiling.row_blocks / (8 * num_threads);
-  const int64_t wanted = std::min({by_scratch, by_sharing, kMaxTilePanels});
-  tiling.panels_per_tile = std::max(panel_unit, wanted >= 4 ? wanted / 4 * 4 : wanted / 2 * 2);
+  const PanelLimits limits = panel_limits(rows, segment, large_result);
+  const int64_t by_scratch = limits.acc_rows / tiling.rows_per_tile;
+  const int64_t by_sharing = panels * tiling.row_blocks / (limits.tiles_per_thread * num_threads);
+  const int64_t wanted = whole_panels(std::min({by_scratch, by_sharing, limits.panels}), segment.layout);
+  tiling.panels_per_tile = std::max(panel_unit, wanted / panel_unit * panel_unit);
   tiling.panel_blocks = ceil_div(panels, tiling.panels_per_tile);
   return tiling;
 }
@@ -210,9 +234,9 @@ void linear(Context& context, const float* x, int64_t rows, const PackedWeight& 
   const KernelTable& kernels = context.kernels();
   const Input input = make_input(context, x, rows, w);
   const Store store = choose_store(rows, w, y, accumulate);
-  const int64_t acc_rows = store == Store::Stream ? kMaxAccRows : kAccRows;
+  const bool large_result = store == Store::Stream;
   for (const Segment& segment : w.segments) {
-    const Tiling tiling = choose_tiling(rows, segment.num_panels, 1, acc_rows, context.num_threads());
+    const Tiling tiling = choose_tiling(rows, segment, 1, large_result, context.num_threads());
     context.pool().parallel_for(tiling.num_tiles(), [&](int64_t index) {
       const Tile tile = tile_at(tiling, index, rows, segment.num_panels, context.num_threads());
       linear_tile(kernels, input, w, segment, tile, y, store);
@@ -227,7 +251,7 @@ void gated_linear(Context& context, const float* x, int64_t rows, const PackedWe
   const Input input = make_input(context, x, rows, w);
   const int64_t panels_per_output = 2 / static_cast<int64_t>(w.segments.size());  // 2 interleaved, 1 in two segments
   const int64_t num_panels = w.segments[0].num_panels;
-  Tiling tiling = choose_tiling(rows, num_panels, panels_per_output, kAccRows, context.num_threads());
+  Tiling tiling = choose_tiling(rows, w.segments[0], panels_per_output, false, context.num_threads());
   if (panels_per_output == 1) {
     tiling.panels_per_tile = 1;
     tiling.panel_blocks = num_panels;

@@ -8,18 +8,18 @@ namespace chairlift::avx2 {
 int64_t int8_peak(int64_t iterations, int32_t* sink) {
   constexpr int kChains = 6;
   const __m256i ones = _mm256_set1_epi16(1);
-  __m256i w = _mm256_set1_epi8(15), x = _mm256_set1_epi8(-1), acc[kChains];
+  const __m256i w = _mm256_set1_epi8(15), x = _mm256_set1_epi8(-1);
+  __m256i acc[kChains];
   for (int j = 0; j < kChains; ++j) acc[j] = _mm256_setzero_si256();
   for (int64_t i = 0; i < iterations; ++i) {
     __m256i narrow[kChains];
     for (int j = 0; j < kChains; ++j) narrow[j] = _mm256_setzero_si256();
 #pragma GCC unroll 8
     for (int k = 0; k < 8; ++k) {
-      asm("" : "+x"(w), "+x"(x));  // another product each time
 #pragma GCC unroll 6
       for (int j = 0; j < kChains; ++j) {
-        __m256i product;
-        asm("vpmaddubsw %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
+        __m256i product;  // the compiler would compute it once
+        asm volatile("vpmaddubsw %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
         narrow[j] = _mm256_add_epi16(narrow[j], product);
       }
     }

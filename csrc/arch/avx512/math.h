@@ -43,22 +43,28 @@ CHAIRLIFT_INLINE void exp_f32x16(__m512 (&x)[N]) {
   });
 }
 
-inline __m512 exp_f32x16(__m512 x) {
-  __m512 one[1] = {x};
-  exp_f32x16(one);
-  return one[0];
+template <int N>
+CHAIRLIFT_INLINE void silu_f32x16(__m512 (&x)[N]) {
+  __m512 e[N];
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) e[i] = _mm512_sub_ps(_mm512_setzero_ps(), x[i]);
+  exp_f32x16(e);
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) x[i] = _mm512_div_ps(x[i], _mm512_add_ps(_mm512_set1_ps(1.0f), e[i]));
 }
 
-inline __m512 silu_f32x16(__m512 x) {
-  const __m512 e = exp_f32x16(_mm512_sub_ps(_mm512_setzero_ps(), x));
-  return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
-}
-
-inline __m512 gelu_tanh_f32x16(__m512 x) {
-  const __m512 slope = _mm512_fmadd_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(gelu_constants::kCubic),
-                                       _mm512_set1_ps(gelu_constants::kLinear));
-  const __m512 e = exp_f32x16(_mm512_mul_ps(x, slope));
-  return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
+template <int N>
+CHAIRLIFT_INLINE void gelu_tanh_f32x16(__m512 (&x)[N]) {
+  __m512 e[N];
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) {
+    const __m512 slope = _mm512_fmadd_ps(_mm512_mul_ps(x[i], x[i]), _mm512_set1_ps(gelu_constants::kCubic),
+                                         _mm512_set1_ps(gelu_constants::kLinear));
+    e[i] = _mm512_mul_ps(x[i], slope);
+  }
+  exp_f32x16(e);
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) x[i] = _mm512_div_ps(x[i], _mm512_add_ps(_mm512_set1_ps(1.0f), e[i]));
 }
 
 }  // namespace
