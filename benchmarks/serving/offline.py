@@ -19,6 +19,7 @@ from pathlib import Path
 from chairlift import LLM, SamplingParams
 
 VOCAB = 49152
+KNOBS = ("max_num_batched_tokens", "max_num_seqs", "threads", "isa", "compute_dtype")  # flags passed on as they are
 
 
 def load_workload(folder: Path, number: int) -> list[tuple[list[int], int]]:
@@ -83,8 +84,9 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int, default=None)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--isa", default=None)
+    parser.add_argument("--compute-dtype", default=None)
     args = parser.parse_args()
-    flags = {k: getattr(args, k) for k in ("max_num_batched_tokens", "max_num_seqs", "threads", "isa")}
+    flags = {k: getattr(args, k) for k in KNOBS}
     with LLM(
         args.model, enable_prefix_caching=False, **{k: v for k, v in flags.items() if v is not None}
     ) as llm:
