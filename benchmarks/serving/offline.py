@@ -19,7 +19,8 @@ from pathlib import Path
 from chairlift import LLM, SamplingParams
 
 VOCAB = 49152
-KNOBS = ("max_num_batched_tokens", "max_num_seqs", "threads", "isa", "compute_dtype")  # flags passed on as they are
+# Flags that are passed on as they are.
+KNOBS = ("max_num_batched_tokens", "max_num_seqs", "threads", "isa", "compute_dtype")
 
 
 def load_workload(folder: Path, number: int) -> list[tuple[list[int], int]]:
