@@ -95,10 +95,12 @@ class ResponseParser:
 
     def _chunk_end(self) -> bool:
         line = self._line()
+        if line is None:
+            return False
         if line:
             raise HttpError("a chunk is longer than its size says")
         self._read = self._chunk_size
-        return line is not None
+        return True
 
     def _trailer(self) -> bool:
         line = self._line()
@@ -159,5 +161,5 @@ def _number(text: str, base: int) -> int:
     except ValueError:
         number = -1
     if number < 0 or not text[:1].isalnum():
-        raise HttpError(f"{text:.40!r} is not a length")
+        raise HttpError(f"{text!r:.40} is not a length")
     return number

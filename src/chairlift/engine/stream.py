@@ -63,14 +63,18 @@ class RequestStream:
             return True
         if self._waiter is not None:
             raise RuntimeError(f"two consumers of request {self.request_id}; a stream has one")
-        self._waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if timeout is None else loop.call_later(timeout, self._wake)  # cheaper than asyncio.wait
         try:
-            await asyncio.wait((self._waiter,), timeout=timeout)
+            await self._waiter
         except asyncio.CancelledError:
             self._abort()
             raise
         finally:
             self._waiter = None
+            if timer is not None:
+                timer.cancel()
         return bool(self._pending) or self.finished
 
     def __aiter__(self) -> RequestStream:
