@@ -48,18 +48,19 @@ void run_program(const Program& program, Context& context, const Batch& batch) {
   program.run(context, batch.view);
 }
 
-using TimeTuple = std::tuple<std::string, double, double, double, double>;
+std::vector<std::tuple<double, double>> profile_program(const Program& program, Context& context, const Batch& batch) {
+  nb::gil_scoped_release release;
+  std::vector<std::tuple<double, double>> times;
+  for (const OpTime& time : program.profile(context, batch.view)) times.emplace_back(time.seconds, time.busy_seconds);
+  return times;
+}
 
-std::vector<TimeTuple> profile_program(const Program& program, Context& context, const Batch& batch) {
-  std::vector<OpTime> times;
-  {
-    nb::gil_scoped_release release;
-    times = program.profile(context, batch.view);
-  }
-  std::vector<TimeTuple> rows;
-  for (size_t i = 0; i < times.size(); ++i) {
-    const OpTime& time = times[i];
-    rows.emplace_back(program.ops()[i].name, time.seconds, time.busy_seconds, time.work.flops, time.work.bytes);
+std::vector<std::tuple<std::string, double, double, double>> program_work(const Program& program, const Batch& batch) {
+  program.check(batch.view);
+  std::vector<std::tuple<std::string, double, double, double>> rows;
+  for (const Op& op : program.ops()) {
+    const Work work = op.work(batch.view);
+    rows.emplace_back(op.name, work.flops, work.int8_ops, work.bytes);
   }
   return rows;
 }
@@ -128,7 +129,8 @@ void bind_program(nb::module_& m) {
       .def("run", run_program, nb::arg("context"), nb::arg("batch"),
            "ValueError, before anything is computed, for a step that an op can't take.")
       .def("profile", profile_program, nb::arg("context"), nb::arg("batch"),
-           "As run; returns (name, seconds, busy seconds of all threads, FLOPs, bytes) of each op.");
+           "As run; returns (seconds, busy seconds of all threads) of each op.")
+      .def("work", program_work, nb::arg("batch"), "(name, FLOPs, int8 operations, bytes) of each op; computes nothing.");
 }
 
 }  // namespace chairlift

@@ -51,11 +51,15 @@ void check_product(const Activation& x, const PackedWeight& w, bool gated, const
 }
 
 std::function<Work(const BatchView&)> product_work(const Activation& x, const PackedWeight& w) {
-  const auto fmas_per_row = static_cast<double>((w.gated ? 2 : 1) * w.out * w.in);
-  const auto bytes = static_cast<double>(w.bytes());
-  return [x, fmas_per_row, bytes](const BatchView& batch) {
+  const int64_t matrices = w.gated && w.segments.size() == 1 ? 2 : 1;  // that a segment's outputs count in
+  Work of_row;
+  for (const Segment& segment : w.segments) {
+    const auto ops = static_cast<double>(2 * matrices * segment.num_out * w.in);
+    (is_integer(segment.layout) ? of_row.int8_ops : of_row.flops) += ops;
+  }
+  return [x, of_row, bytes = static_cast<double>(w.bytes())](const BatchView& batch) {
     const auto rows = static_cast<double>(x.rows(batch));
-    return rows > 0 ? Work{2 * fmas_per_row * rows, bytes} : Work{};
+    return Work{of_row.flops * rows, of_row.int8_ops * rows, rows > 0 ? bytes : 0};
   };
 }
 
@@ -83,7 +87,7 @@ Work attention_work(const BatchView& batch, int64_t q_width, double kv_bytes_per
     pairs += rows * before + rows * (rows + 1) / 2;
     keys += batch.seq_lens[i];
   }
-  return {4 * pairs * static_cast<double>(q_width), keys * kv_bytes_per_token};
+  return {4 * pairs * static_cast<double>(q_width), 0, keys * kv_bytes_per_token};
 }
 
 double kv_bytes_per_token(const KVPool& pool) {

@@ -23,7 +23,7 @@ std::vector<OpTime> Program::profile(Context& context, const BatchView& batch) c
     const auto start = Clock::now();
     op.run(context, batch);
     const Seconds spent = Clock::now() - start;
-    times.push_back({spent.count(), meter.seconds() - busy, op.work(batch)});
+    times.push_back({spent.count(), meter.seconds() - busy});
   }
   return times;
 }

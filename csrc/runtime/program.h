@@ -26,7 +26,8 @@ struct Activation {
 
 // What an op can't do without in one step. Weights, K and V count once; activations stay in the caches.
 struct Work {
-  double flops = 0;
+  double flops = 0;     // f32, two in a fused multiply-add
+  double int8_ops = 0;  // products of 8-bit integers and their additions
   double bytes = 0;
 };
 
@@ -41,7 +42,6 @@ struct Op {
 struct OpTime {
   double seconds = 0;       // from its call to its return
   double busy_seconds = 0;  // in tiles, added up over the threads
-  Work work;
 };
 
 class Program {
@@ -56,9 +56,10 @@ class Program {
   // The same; tells what each op took.
   std::vector<OpTime> profile(Context&, const BatchView&) const;
 
- private:
+  // Throws std::invalid_argument for a step that an op can't take.
   void check(const BatchView&) const;
 
+ private:
   std::vector<Op> ops_;
 };
 

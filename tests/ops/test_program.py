@@ -111,15 +111,36 @@ def test_every_op_is_timed_on_request(ops: Ops) -> None:
     untimed = ops.to_numpy(batch, program.run(batch))
     timed = program.run(batch, timings)
     np.testing.assert_array_equal(ops.to_numpy(batch, timed), untimed)
-    assert [entry.name for entry in timings] == [
+    assert [entry.work.name for entry in timings] == [
         "embed 32",
         "rms_norm 32",
         "linear 32 to 48",
         "gather_logits_rows 48",
     ]
     assert all(entry.seconds > 0 and entry.busy_seconds > 0 for entry in timings)
-    assert (timings[2].flops, timings[2].num_bytes) == (2 * 30 * 32 * 48, 48 * (16 + 4))
-    assert timings[0].flops == timings[0].num_bytes == 0
+    assert [entry.work for entry in timings] == program.work(batch)
+
+
+def test_products_count_every_row(ops: Ops) -> None:
+    """A product needs two FLOPs for each weight and row, and the bytes of each weight once."""
+    work = chain(native(ops)).work(ops.upload_batch(token_batch(30, [0, 29])))
+    assert (work[2].flops, work[2].int8_ops, work[2].num_bytes) == (2 * 30 * 32 * 48, 0, 48 * (16 + 4))
+    assert work[0].flops == work[0].num_bytes == work[1].flops == 0
+
+
+@pytest.mark.parametrize("up", [TensorType.Q4_1, TensorType.F32], ids=["together", "apart"])
+def test_gated_products_count_both_matrices(ops: Ops, up: TensorType) -> None:
+    """Gate and up count, whether they are packed together or apart."""
+    gate, other = (random_tensor(kind, 1, 48, 32) for kind in (TensorType.Q4_1, up))
+    weight = native(ops).load_gated_linear(gate, other, "silu")
+    x, out = ops.allocate_activation(Axis.TOKENS, 32), ops.allocate_activation(Axis.TOKENS, 48)
+
+    def forward(batch: Batch) -> Activation:
+        ops.gated_linear(batch, x, weight, out)
+        return out
+
+    (work,) = ops.capture(forward).work(ops.upload_batch(token_batch(5)))
+    assert work.flops == 2 * 5 * 2 * 32 * 48
 
 
 def test_attention_counts_visible_keys(ops: Ops) -> None:
@@ -133,10 +154,9 @@ def test_attention_counts_visible_keys(ops: Ops) -> None:
         ops.attention(batch, qkv, kv, 0, 1.0, out)
         return out
 
-    timings: list[OpTiming] = []
-    ops.capture(forward).run(ops.upload_batch(token_batch(5)), timings)
-    assert timings[0].flops == (1 + 2 + 3 + 4 + 5) * 4 * setup.num_q_heads * setup.head_dim
-    assert timings[0].num_bytes == 5 * 2 * 2 * setup.num_kv_heads * setup.head_dim
+    (work,) = ops.capture(forward).work(ops.upload_batch(token_batch(5)))
+    assert work.flops == (1 + 2 + 3 + 4 + 5) * 4 * setup.num_q_heads * setup.head_dim
+    assert work.num_bytes == 5 * 2 * 2 * setup.num_kv_heads * setup.head_dim
 
 
 def test_the_reference_times_its_forward_pass_as_one_op() -> None:
@@ -144,7 +164,7 @@ def test_the_reference_times_its_forward_pass_as_one_op() -> None:
     ops = BACKENDS["reference"](MAX_TOKENS, MAX_LOGITS)
     timings: list[OpTiming] = []
     chain(ops).run(ops.upload_batch(token_batch(3)), timings)
-    assert [entry.name for entry in timings] == ["forward"]
+    assert [entry.work.name for entry in timings] == ["forward"]
 
 
 def test_a_step_that_an_op_cannot_take_changes_nothing(ops: Ops) -> None:

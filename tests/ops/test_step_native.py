@@ -649,4 +649,4 @@ def _split_arguments(signature: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += character
-    return [part.strip() for part in parts]
+    return [part.strip() for part in parts if part.strip()]

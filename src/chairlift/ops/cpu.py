@@ -27,6 +27,7 @@ from chairlift.ops.interface import (
     MachineLimits,
     Norm,
     OpTiming,
+    OpWork,
     Program,
     RaggedBatch,
     Rope,
@@ -271,8 +272,13 @@ class _Program:
         if timings is None:
             self._program.run(context, step)
         else:
-            timings.extend(OpTiming(*each) for each in self._program.profile(context, step))
+            times = self._program.profile(context, step)
+            timings.extend(OpTiming(work, *each) for work, each in zip(self.work(batch), times, strict=True))
         return self._result
+
+    def work(self, batch: Batch) -> list[OpWork]:
+        """See `Program.work`."""
+        return [OpWork(*each) for each in self._program.work(cast(_native.Batch, batch))]
 
 
 def _rows(activation: Activation) -> _native.Activation:

@@ -202,14 +202,36 @@ class SampleResult:
 
 
 @dataclass(frozen=True, slots=True)
-class OpTiming:
-    """What one op of a program took in one step, and what it could not do without."""
+class MachineLimits:
+    """What all threads together can do at most: no kernel is faster. Per second."""
+
+    flops: float  # f32, two in a fused multiply-add
+    int8_ops: float  # products of 8-bit integers and their additions, each counted
+    read_bytes: float  # from memory
+
+
+@dataclass(frozen=True, slots=True)
+class OpWork:
+    """What an op of a program can't do without in a step. Activations stay in the caches and don't count."""
 
     name: str  # kind and shape
+    flops: float  # f32, two in a fused multiply-add
+    int8_ops: float
+    num_bytes: float  # of weights, K and V, each read once
+
+    def least_seconds(self, limits: MachineLimits) -> float:
+        """The bound: the larger of what arithmetic takes and what reading takes."""
+        arithmetic = self.flops / limits.flops + self.int8_ops / limits.int8_ops
+        return max(arithmetic, self.num_bytes / limits.read_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class OpTiming:
+    """What an op took."""
+
+    work: OpWork
     seconds: float  # from its call to its return
     busy_seconds: float  # spent in its tiles, added up over the threads
-    flops: float
-    num_bytes: float  # of weights, K and V, once; activations stay in the caches
 
 
 class Program(Protocol):
@@ -223,14 +245,9 @@ class Program(Protocol):
         """
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class MachineLimits:
-    """What all threads together can do at most: no kernel is faster. Per second."""
-
-    flops: float  # f32, two in a fused multiply-add
-    int8_ops: float  # products of 8-bit integers and their additions, each counted
-    read_bytes: float  # from memory
+    def work(self, batch: Batch) -> list[OpWork]:
+        """What the ops of a step can't do without, one entry an op; computes nothing. See `run` for errors."""
+        ...
 
 
 class Ops(Protocol):
