@@ -312,7 +312,7 @@ class FakeAsyncClient:
         self.kill("closed")
 
     def _may_step(self, engine: Engine) -> bool:
-        blocked = getattr(engine._runner, "blocks_next", False)
+        blocked = getattr(engine.runner, "blocks_next", False)
         return engine.has_unfinished() and not blocked and (not self._paused or self._allowed > 0)
 
     def _step(self, engine: Engine) -> StepFrame:

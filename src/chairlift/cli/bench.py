@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from chairlift.cli import bench_lanes, bench_serve, bench_throughput
+from chairlift.cli import bench_lanes, bench_serve, bench_step, bench_throughput
 
 # A module has HELP, DESCRIPTION, add_arguments(parser) and run(args) -> int.
 _KINDS = {
     "throughput": bench_throughput,
     "serve": bench_serve,
+    "step": bench_step,
     "lanes": bench_lanes,
 }
 

@@ -30,7 +30,7 @@ class Engine:
     ) -> None:
         self.info = info
         self._scheduler = scheduler
-        self._runner = runner
+        self.runner = runner
         self._clock = clock
         self._refused: list[TokenUpdate] = []
         self._aborted = False  # rows to free and gauges to report although nothing may be left to compute
@@ -89,7 +89,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop the runner's threads and release its memory."""
-        self._runner.close()
+        self.runner.close()
 
     def _step(self) -> StepFrame:
         started = self._clock()
@@ -97,7 +97,7 @@ class Engine:
         scheduled = self._scheduler.schedule(started)
         planned = self._clock()
         if scheduled.scheduled or scheduled.finished_request_ids or scheduled.preempted:
-            output = self._runner.execute(scheduled)
+            output = self.runner.execute(scheduled)
         else:
             output = ModelRunnerOutput()
         executed = self._clock()

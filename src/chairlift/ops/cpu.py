@@ -26,7 +26,7 @@ from chairlift.ops.interface import (
     Linear,
     MachineLimits,
     Norm,
-    OpTiming,
+    OpSeconds,
     OpWork,
     Program,
     RaggedBatch,
@@ -266,14 +266,13 @@ class _Program:
         self._program = program
         self._result = result
 
-    def run(self, batch: Batch, timings: list[OpTiming] | None = None) -> Activation:
+    def run(self, batch: Batch, times: list[OpSeconds] | None = None) -> Activation:
         """See `Program.run`."""
         context, step = self._ops._context, cast(_native.Batch, batch)
-        if timings is None:
+        if times is None:
             self._program.run(context, step)
         else:
-            times = self._program.profile(context, step)
-            timings.extend(OpTiming(work, *each) for work, each in zip(self.work(batch), times, strict=True))
+            times += self._program.profile(context, step)
         return self._result
 
     def work(self, batch: Batch) -> list[OpWork]:

@@ -35,6 +35,10 @@ KVCache = NewType("KVCache", object)  # all layers' blocks
 Activation = NewType("Activation", object)  # f32 [rows of an axis, width] in the arena
 Batch = NewType("Batch", object)  # a RaggedBatch where the backend can use it
 
+OpSeconds = tuple[
+    float, float
+]  # of an op: from its call to its return, and in its tiles, added up over the threads
+
 
 class TensorType(Enum):
     """How the bytes of a tensor's row are laid out. Quantised formats: ggml-common.h of llama.cpp, GGUF spec.
@@ -225,20 +229,11 @@ class OpWork:
         return max(arithmetic, self.num_bytes / limits.read_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class OpTiming:
-    """What an op took."""
-
-    work: OpWork
-    seconds: float  # from its call to its return
-    busy_seconds: float  # spent in its tiles, added up over the threads
-
-
 class Program(Protocol):
     """A forward pass, recorded once: it runs for any step, without the model's Python."""
 
-    def run(self, batch: Batch, timings: list[OpTiming] | None = None) -> Activation:
-        """Compute a step and return the activation that the forward pass returned; `timings` gets one entry an op.
+    def run(self, batch: Batch, times: list[OpSeconds] | None = None) -> Activation:
+        """Compute a step and return the activation that the forward pass returned; `times` gets one entry an op.
 
         Raises:
             ValueError: an op can't take this batch; nothing has been computed then.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from chairlift.core.messages import ModelRunnerOutput, SchedulerOutput
 from chairlift.model.base import Model
-from chairlift.ops.interface import KVCache, Ops, OpTiming
+from chairlift.ops.interface import KVCache, Ops, OpSeconds, OpWork
 from chairlift.runner.batch import build_step
 from chairlift.runner.rows import RequestRows
 from chairlift.runner.sampler import build_sample_batch, take_result
@@ -17,7 +17,7 @@ class ModelRunner:
     """`core.ports.Runner` over a model and the ops it was built with.
 
     It appends what it samples to its own copy of each request's tokens, so a step's message carries ids and counts.
-    Give `timings` a list, and every step appends what each of its ops took.
+    Give `profile` a list, and every step appends what each of its ops had to do, and what that took.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class ModelRunner:
         max_model_len: int,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.timings: list[OpTiming] | None = None
+        self.profile: list[tuple[OpWork, OpSeconds]] | None = None
         self._clock = clock
-        self._ops = ops
+        self.ops = ops
         self._kv = kv
         self._forward = ops.capture(lambda batch: model.forward(batch, kv))
         self._rows = RequestRows(max_num_seqs, max_model_len, block_size)
@@ -47,24 +47,27 @@ class ModelRunner:
         for new in scheduled.new_requests:
             rows.add(new)
         if scheduled.block_copies:
-            self._ops.copy_blocks(self._kv, scheduled.block_copies)
+            self.ops.copy_blocks(self._kv, scheduled.block_copies)
         if scheduled.is_empty:
             return ModelRunnerOutput()
         step = build_step(scheduled.scheduled, rows)
         asked = build_sample_batch(step, rows)
         prepared = self._clock()
-        batch = self._ops.upload_batch(step.ragged)
+        batch = self.ops.upload_batch(step.ragged)
         uploaded = self._clock()
-        logits = self._forward.run(batch, self.timings)
+        times: list[OpSeconds] | None = None if self.profile is None else []
+        logits = self._forward.run(batch, times)
         computed = self._clock()
         if len(asked.rows):
-            output = take_result(self._ops.sample(batch, logits, asked), asked, step, rows)
+            output = take_result(self.ops.sample(batch, logits, asked), asked, step, rows)
         else:
             output = ModelRunnerOutput()
         output.prepare_s, output.upload_s = prepared - started, uploaded - prepared
         output.forward_s, output.sample_s = computed - uploaded, self._clock() - computed
+        if self.profile is not None and times is not None:
+            self.profile += zip(self._forward.work(batch), times, strict=True)
         return output
 
     def close(self) -> None:
         """Stop the worker threads of the ops."""
-        self._ops.close()
+        self.ops.close()
