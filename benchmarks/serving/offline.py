@@ -2,8 +2,15 @@
 
     python benchmarks/serving/offline.py --workloads ../shared/peers --modes w64,w16,decode,prefill --repeat 3
 
-Prints one JSON line per mode: output tokens per second (median of the repeats), total tokens per second, peak memory.
-All requests are offered at once, greedy, output lengths forced, prefix cache off, as the rivals are run.
+Prints one JSON line per mode, named and counted as the rivals' scripts do it (medians of the repeats):
+
+    w64, w16        out_tok_s, total_tok_s: output, or all, tokens over the wall time
+    decode N=...    N prompts of 32 tokens, 64 tokens each. e2e_out_tok_s: N * 64 over the wall time;
+                    decode_only_tok_s: N * 63 over what that takes longer than the same with one token each
+    prefill 1x1024  prompt_tok_s: prompt tokens over the wall time to one token each (and 4x512)
+
+All requests are offered at once, greedy, output lengths forced, prefix cache off, as the rivals are run. Flags named
+as those of `chairlift serve` are handed on.
 """
 
 from __future__ import annotations
@@ -14,13 +21,26 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from chairlift import LLM, SamplingParams
+from chairlift import LLM, SamplingParams, __version__
 
 VOCAB = 49152
-# Flags that are passed on as they are.
-KNOBS = ("max_num_batched_tokens", "max_num_seqs", "threads", "isa", "compute_dtype")
+# Flags of the engine that are handed on.
+KNOBS: dict[str, type] = {
+    "max_num_batched_tokens": int,
+    "max_num_seqs": int,
+    "threads": int,
+    "isa": str,
+    "compute_dtype": str,
+    "kv_cache_dtype": str,
+    "quantization": str,
+}
+DECODE_PROMPT, DECODE_TOKENS = 32, 64
+PREFILLS = ((1, 1024), (4, 512))
 
 
 def load_workload(folder: Path, number: int) -> list[tuple[list[int], int]]:
@@ -56,53 +76,90 @@ def peak_rss_mb() -> float:
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
-def measure(llm: LLM, name: str, requests: list[tuple[list[int], int]], repeat: int) -> None:
+def workload(llm: LLM, requests: list[tuple[list[int], int]], repeat: int) -> dict[str, Any]:
+    """Figures of w64 and w16."""
     walls = [run_once(llm, requests) for _ in range(repeat)]
     wall = statistics.median(walls)
     out, prompt = sum(n for _, n in requests), sum(len(ids) for ids, _ in requests)
-    record = {
-        "engine": "chairlift",
-        "mode": name,
+    return {
         "wall_s": round(wall, 2),
         "walls": [round(w, 2) for w in walls],
         "out_tok_s": round(out / wall, 1),
         "total_tok_s": round((out + prompt) / wall, 1),
-        "peak_rss_mb": round(peak_rss_mb()),
-        "backend": llm.info.backend,
-        **llm.info.details,
     }
-    print(json.dumps(record), flush=True)
+
+
+def decode(llm: LLM, number: int, repeat: int) -> dict[str, Any]:
+    """Figures of `number` sequences; other prompts in each repeat, as with the rivals."""
+    whole, after_first = [], []
+    for seed in range(100, 100 + repeat):
+        first = run_once(llm, synthetic(number, DECODE_PROMPT, 1, seed))
+        wall = run_once(llm, synthetic(number, DECODE_PROMPT, DECODE_TOKENS, seed))
+        whole.append(number * DECODE_TOKENS / wall)
+        after_first.append(number * (DECODE_TOKENS - 1) / (wall - first))
+    return {
+        "e2e_out_tok_s": round(statistics.median(whole), 1),
+        "decode_only_tok_s": round(statistics.median(after_first), 1),
+        "e2e": [round(x, 1) for x in whole],
+        "dec": [round(x, 1) for x in after_first],
+    }
+
+
+def prefill(llm: LLM, number: int, length: int, repeat: int) -> dict[str, Any]:
+    """Figures of `number` prompts of `length` tokens; at least two repeats, as with the rivals."""
+    seeds = range(200, 200 + max(repeat, 2))
+    speeds = [number * length / run_once(llm, synthetic(number, length, 1, seed)) for seed in seeds]
+    return {"prompt_tok_s": round(statistics.median(speeds), 1), "all": [round(x, 1) for x in speeds]}
+
+
+def measurements(
+    args: argparse.Namespace,
+) -> Iterator[tuple[str, Callable[[LLM], dict[str, Any]]]]:
+    """(mode, what gives its figures) of everything that was asked for."""
+    for mode in args.modes.split(","):
+        if mode in ("w64", "w16"):
+            yield (
+                mode,
+                partial(workload, requests=load_workload(args.workloads, int(mode[1:])), repeat=args.repeat),
+            )
+        elif mode == "decode":
+            for n in map(int, args.decode_n.split(",")):
+                yield f"decode N={n}", partial(decode, number=n, repeat=args.repeat)
+        elif mode == "prefill":
+            for n, length in PREFILLS:
+                yield f"prefill {n}x{length}", partial(prefill, number=n, length=length, repeat=args.repeat)
+        else:
+            sys.exit(f"unknown mode {mode!r}: w64, w16, decode, prefill")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default=None)
     parser.add_argument("--workloads", type=Path, default=Path(__file__).parents[3] / "shared" / "peers")
     parser.add_argument("--modes", default="w64")
     parser.add_argument("--decode-n", default="1,4,16,64")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--max-num-batched-tokens", type=int, default=None)
-    parser.add_argument("--max-num-seqs", type=int, default=None)
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--isa", default=None)
-    parser.add_argument("--compute-dtype", default=None)
+    parser.add_argument("--tag", default="", help="added to the engine's name, e.g. -int8")
+    for name, kind in KNOBS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=None)
     args = parser.parse_args()
-    flags = {k: getattr(args, k) for k in KNOBS}
-    with LLM(
-        args.model, enable_prefix_caching=False, **{k: v for k, v in flags.items() if v is not None}
-    ) as llm:
+    flags = {name: getattr(args, name) for name in KNOBS if getattr(args, name) is not None}
+    with LLM(args.model, enable_prefix_caching=False, **flags) as llm:
         run_once(llm, synthetic(2, 16, 4, seed=9))  # warm-up
-        for mode in args.modes.split(","):
-            if mode in ("w64", "w16"):
-                measure(llm, mode, load_workload(args.workloads, int(mode[1:])), args.repeat)
-            elif mode == "decode":
-                for n in map(int, args.decode_n.split(",")):
-                    measure(llm, f"decode-{n}", synthetic(n, 32, 64), args.repeat)
-            elif mode == "prefill":
-                measure(llm, "prefill-1x1024", synthetic(1, 1024, 1), args.repeat)
-                measure(llm, "prefill-4x512", synthetic(4, 512, 1), args.repeat)
-            else:
-                sys.exit(f"unknown mode {mode!r}: w64, w16, decode, prefill")
+        for mode, measure in list(measurements(args)):
+            figures = measure(llm)
+            record = {
+                "engine": f"chairlift{args.tag}",
+                "mode": mode,
+                **figures,
+                "peak_rss_mb": round(peak_rss_mb()),
+                "version": __version__,
+                "backend": llm.info.backend,
+                **llm.info.details,
+            }
+            print(json.dumps(record), flush=True)
 
 
 if __name__ == "__main__":
