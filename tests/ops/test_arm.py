@@ -13,6 +13,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -31,32 +32,39 @@ FLAGS = [
     "-Icsrc",
     "-Icsrc/include",
 ]
-FLAGS_OF = {"neondot": ["-march=armv8.2-a+dotprod"]}  # by folder, as in CMakeLists.txt
 FOLDERS = ("csrc/runtime", "csrc/kernels", "csrc/arch/neon", "csrc/arch/neondot", "tests/native")
 
 
-def cross_compiler() -> list[str] | None:
+class Compiler(NamedTuple):
+    """A C++ compiler for 64-bit Arm, and how it spells what csrc/arch/neondot is compiled for."""
+
+    command: list[str]
+    dot_products: str
+
+
+def cross_compiler() -> Compiler | None:
     if gcc := shutil.which("aarch64-linux-gnu-g++"):
-        return [gcc]
+        return Compiler([gcc], "-march=armv8.2-a+dotprod")
     if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-musl"]
+        zig = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-musl"]
+        return Compiler(zig, "-mcpu=generic+v8_2a+dotprod")
     return None
 
 
-def build(compiler: list[str], folder: Path) -> Path:
+def build(compiler: Compiler, folder: Path) -> Path:
     """Every native source but the bindings, with warnings as errors, linked with the comparison."""
     sources = [source for name in FOLDERS for source in sorted((ROOT / name).glob("*.cpp"))]
 
     def compile_one(source: Path) -> str:
         target = str(folder / f"{source.parent.name}_{source.name}.o")
-        flags = [*FLAGS, *FLAGS_OF.get(source.parent.name, [])]
-        run([*compiler, *flags, "-c", str(source.relative_to(ROOT)), "-o", target])
+        flags = [*FLAGS, compiler.dot_products] if source.parent.name == "neondot" else FLAGS
+        run([*compiler.command, *flags, "-c", str(source.relative_to(ROOT)), "-o", target])
         return target
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources))
     program = folder / "same_bits"
-    run([*compiler, "-static", "-pthread", *objects, "-o", str(program)])
+    run([*compiler.command, "-static", "-pthread", *objects, "-o", str(program)])
     return program
 
 
