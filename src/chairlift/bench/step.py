@@ -79,7 +79,7 @@ def probe(engine: Engine) -> MachineLimits:
     Raises:
         ConfigError: the engine does not run on native kernels, whose time would mean something.
     """
-    limits = _runner_of(engine).ops.measure_limits()
+    limits = runner_of(engine).ops.measure_limits()
     if limits is None:
         raise ConfigError(f"--profile needs the native kernels; this engine runs on {engine.info.backend}")
     return limits
@@ -91,7 +91,7 @@ def measure(engine: Engine, mix: StepMix, *, steps: int, limits: MachineLimits |
     Raises:
         ConfigError: the engine's limits leave no room for the mix.
     """
-    runner = _runner_of(engine)
+    runner = runner_of(engine)
     driver = _Driver(engine, mix)
     measured = []
     try:
@@ -197,7 +197,8 @@ class _Driver:
         return frame
 
 
-def _runner_of(engine: Engine) -> ModelRunner:
+def runner_of(engine: Engine) -> ModelRunner:
+    """The runner of an engine that runs a model; raises ConfigError for another."""
     if not isinstance(engine.runner, ModelRunner):
         raise ConfigError(f"only steps of a model's runner can be measured, not of {engine.runner!r}")
     return engine.runner

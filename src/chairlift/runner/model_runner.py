@@ -35,7 +35,7 @@ class ModelRunner:
         self._clock = clock
         self.ops = ops
         self._kv = kv
-        self._forward = ops.capture(lambda batch: model.forward(batch, kv))
+        self.program = ops.capture(lambda batch: model.forward(batch, kv))
         self._rows = RequestRows(max_num_seqs, max_model_len, block_size)
 
     def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
@@ -56,7 +56,7 @@ class ModelRunner:
         batch = self.ops.upload_batch(step.ragged)
         uploaded = self._clock()
         times: list[OpSeconds] | None = None if self.profile is None else []
-        logits = self._forward.run(batch, times)
+        logits = self.program.run(batch, times)
         computed = self._clock()
         if len(asked.rows):
             output = take_result(self.ops.sample(batch, logits, asked), asked, step, rows)
@@ -65,7 +65,7 @@ class ModelRunner:
         output.prepare_s, output.upload_s = prepared - started, uploaded - prepared
         output.forward_s, output.sample_s = computed - uploaded, self._clock() - computed
         if self.profile is not None and times is not None:
-            self.profile += zip(self._forward.work(batch), times, strict=True)
+            self.profile += zip(self.program.work(batch), times, strict=True)
         return output
 
     def close(self) -> None:
