@@ -17,20 +17,27 @@ float tree_sum(float* lanes) {
   return lanes[0];
 }
 
+float load_scale(const SplitTask& t, const std::byte* half_tile, int64_t key) {
+  return reinterpret_cast<const float*>(half_tile + t.scale_offset)[key % kKeyTile];
+}
+
 template <typename T>
 float score_of(const SplitTask& t, int64_t pair, int64_t key) {
-  const T* k = static_cast<const T*>(t.k_tiles[key / kKeyTile]) + key % kKeyTile;
+  const std::byte* tile = t.tiles[key / kKeyTile];
+  const T* k = reinterpret_cast<const T*>(tile) + key % kKeyTile;
   float dot = 0;
   for (int64_t d = 0; d < t.head_dim; ++d) dot = fma_f32(t.q[pair][d], load(k + d * kKeyTile), dot);
-  return dot * (t.is_scaled ? t.k_scales[key / kKeyTile][key % kKeyTile] * t.scale : t.scale);
+  return dot * (t.scale_offset > 0 ? load_scale(t, tile, key) * t.scale : t.scale);
 }
 
 template <typename T>
 void add_values(const SplitTask& t, const float* p, int64_t num_keys, float* acc) {
   for (int64_t d = 0; d < t.head_dim; ++d) acc[d] = 0;
   for (int64_t j = 0; j < num_keys; ++j) {
-    const T* v = static_cast<const T*>(t.v_tiles[j / kKeyTile]) + j % kKeyTile * t.head_dim;
-    for (int64_t d = 0; d < t.head_dim; ++d) acc[d] = fma_f32(p[j], load(v + d), acc[d]);
+    const std::byte* values = t.tiles[j / kKeyTile] + t.value_offset;
+    const T* v = reinterpret_cast<const T*>(values) + j % kKeyTile * t.head_dim;
+    const float weight = t.scale_offset > 0 ? p[j] * load_scale(t, values, j) : p[j];
+    for (int64_t d = 0; d < t.head_dim; ++d) acc[d] = fma_f32(weight, load(v + d), acc[d]);
   }
 }
 
@@ -50,7 +57,6 @@ void attend_pair(const SplitTask& t, int64_t pair) {
   }
   t.max[pair] = max;
   t.sum[pair] = tree_sum(lanes);
-  for (int64_t j = 0; t.is_scaled && j < num_keys; ++j) p[j] *= t.v_scales[j / kKeyTile][j % kKeyTile];
   add_values<T>(t, p, num_keys, t.acc + pair * t.head_dim);
 }
 

@@ -6,7 +6,8 @@ namespace chairlift {
 namespace {
 
 constexpr int64_t kTilePairs = 192;       // pairs that share one widening of K and V to f32
-constexpr int64_t kItemsPerThread = 4;    // enough for threads to end together
+constexpr int64_t kItemsPerThread = 4;    // of one long tile: enough for threads to end together
+constexpr int64_t kClaimsPerThread = 16;  // of many short ones
 constexpr int64_t kSmallPairKeys = 2048;  // some microseconds
 
 }  // namespace
@@ -14,12 +15,14 @@ constexpr int64_t kSmallPairKeys = 2048;  // some microseconds
 void AttentionPlan::build(const BatchView& batch, int64_t num_kv_heads, int64_t group, int64_t head_dim,
                           int64_t num_threads) {
   tiles_.clear();
+  claims_.clear();
   items_.clear();
   work_ = partial_floats_ = 0;
   for (int64_t request = 0; request < batch.num_reqs; ++request) add_tiles(batch, request, num_kv_heads, group);
   const auto num_tiles = static_cast<int64_t>(tiles_.size());
   for (int64_t tile = 0; tile < num_tiles; ++tile) add_items(tile, is_small() ? 1 : num_threads, head_dim);
   if (partial_floats_ > 0) hand_out_partials(head_dim);
+  group_items(is_small() ? 1 : num_threads * kClaimsPerThread);
 }
 
 bool AttentionPlan::is_small() const { return work_ < kSmallPairKeys; }
@@ -44,6 +47,20 @@ void AttentionPlan::add_items(int64_t index, int64_t num_threads, int64_t head_d
   if (parts > 1) partial_floats_ += splits * AttentionPartial::floats(tile.num_pairs, head_dim);
   for (int64_t part = 0; part < parts; ++part) {
     items_.push_back({index, splits * part / parts, splits * (part + 1) / parts});
+  }
+}
+
+// Claims of about the same work, each of whole items.
+void AttentionPlan::group_items(int64_t num_claims) {
+  const int64_t share = work_ / num_claims + 1;
+  int64_t first = 0, work = 0;
+  for (int64_t index = 0; index < static_cast<int64_t>(items_.size()); ++index) {
+    const AttentionTile& tile = tile_of(item(index));
+    work += tile.work() * (item(index).end_split - item(index).first_split) / tile.num_splits();
+    if (work < share && index + 1 < static_cast<int64_t>(items_.size())) continue;
+    claims_.push_back({first, index + 1});
+    first = index + 1;
+    work = 0;
   }
 }
 

@@ -36,9 +36,14 @@ struct AttentionTile {
   int64_t work() const { return num_pairs * (last_position + 1); }  // pair-keys
 };
 
-// Splits [first_split, end_split) of a tile: what a thread claims.
+// Splits [first_split, end_split) of a tile.
 struct AttentionItem {
   int64_t tile, first_split, end_split;
+};
+
+// Items that follow each other: what a thread claims.
+struct AttentionClaim {
+  int64_t first_item, end_item;
 };
 
 class AttentionPlan {
@@ -47,18 +52,21 @@ class AttentionPlan {
   void build(const BatchView&, int64_t num_kv_heads, int64_t group, int64_t head_dim, int64_t num_threads);
 
   const std::vector<AttentionTile>& tiles() const { return tiles_; }
-  const std::vector<AttentionItem>& items() const { return items_; }
+  const std::vector<AttentionClaim>& claims() const { return claims_; }
+  const AttentionItem& item(int64_t index) const { return items_[static_cast<size_t>(index)]; }
   const AttentionTile& tile_of(const AttentionItem& item) const { return tiles_[static_cast<size_t>(item.tile)]; }
   bool has_shared_tiles() const { return partial_floats_ > 0; }
-  bool is_small() const;  // not worth waking other threads
 
  private:
+  bool is_small() const;  // not worth waking other threads
   void add_tiles(const BatchView&, int64_t request, int64_t num_kv_heads, int64_t group);
   void add_items(int64_t tile, int64_t num_threads, int64_t head_dim);
   void hand_out_partials(int64_t head_dim);
+  void group_items(int64_t num_claims);
 
   std::vector<AttentionTile> tiles_;
   std::vector<AttentionItem> items_;
+  std::vector<AttentionClaim> claims_;
   int64_t work_ = 0;
   int64_t partial_floats_ = 0;
   Scratch partials_;

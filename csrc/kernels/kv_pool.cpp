@@ -41,11 +41,14 @@ KVPool::KVPool(int64_t layers, int64_t blocks, int64_t block_tokens, int64_t kv_
   }
   // Multiplied in floating point first: the exact product of hostile sizes could overflow.
   double bytes = 1;
-  for (const int64_t size : {num_layers, num_kv_heads, num_blocks, block_bytes()}) bytes *= static_cast<double>(size);
-  if (bytes > kMaxBytes) throw std::bad_alloc();
+  for (const int64_t size : {heads(), num_blocks, block_bytes()}) bytes *= static_cast<double>(size);
+  if (bytes > kMaxBytes || heads() > INT32_MAX) throw std::bad_alloc();
   void* mapping = mmap(nullptr, total_bytes(), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();
+#if defined(MADV_HUGEPAGE)
+  madvise(mapping, total_bytes(), MADV_HUGEPAGE);  // a step walks more pages than the processor keeps translations of
+#endif
   data = static_cast<std::byte*>(mapping);
 }
 

@@ -2,6 +2,7 @@
 // Each has a generic version (kernels/*_generic.cpp) and may have faster ones with the same bits (arch/<isa>/).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace chairlift {
@@ -11,7 +12,6 @@ namespace chairlift {
 constexpr int64_t kSplitKeys = 256;  // keys whose softmax is computed from scratch
 constexpr int64_t kKeyTile = 16;     // keys of a tile: the lanes of a score
 constexpr int64_t kSplitTiles = kSplitKeys / kKeyTile;
-constexpr int64_t kTilesAhead = 4;
 constexpr int64_t kMaxPairs = 6;  // (row, q head) pairs that share each load of K and V
 
 // How the cache keeps K and V. Int8: integers of -127..127 and one f32 scale per (token, kv head), for K and V each.
@@ -24,18 +24,19 @@ enum class KVDtype : int { F16, F32, Int8 };
 //   acc[d] = sum over j ascending of p[j] * v[j][d], one fma chain
 // With scales of K and V (Int8), k and v are the integers; the score's factor is k_scale[j] * scale, rounded, and
 // after the sum of p each p[j] becomes p[j] * v_scale[j], rounded.
+//
+// K of a tile: [head_dim][16], and the scales of its 16 tokens scale_offset bytes after it; V: [16][head_dim],
+// value_offset bytes after K, and its scales likewise.
 struct SplitTask {
   int64_t head_dim = 0;
   int64_t num_pairs = 0;
   const float* q[kMaxPairs] = {};    // [head_dim] each
   int64_t num_keys[kMaxPairs] = {};  // 1..256, not falling from one pair to the next; later keys are never read
-  const void* k_tiles[kSplitTiles + kTilesAhead] = {};  // [head_dim][16] each; those past the split to prefetch only
-  const void* v_tiles[kSplitTiles] = {};                // [16][head_dim] each
-  int64_t num_tiles = 0;                                // entries of k_tiles
-  KVDtype dtype = KVDtype::F32;                         // of the tiles; F32 too when widened before
-  bool is_scaled = false;
-  const float* k_scales[kSplitTiles] = {};  // [16] each, if scaled
-  const float* v_scales[kSplitTiles] = {};
+  const std::byte* const* tiles = nullptr;       // [16], those with visible keys
+  const std::byte* const* next_tiles = nullptr;  // [16], any address: what to fetch into the cache meanwhile
+  KVDtype dtype = KVDtype::F32;                  // of the tiles; F32 too when widened before
+  int64_t value_offset = 0;
+  int64_t scale_offset = 0;  // 0: no scales
   float scale = 1;
   float* scores = nullptr;  // scratch [kMaxPairs][256], 64-byte aligned
   float* max = nullptr;     // [num_pairs]

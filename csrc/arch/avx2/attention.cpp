@@ -44,10 +44,25 @@ inline void multiply_add(const float* const (&rows)[kPairs], const T* const (&co
   }
 }
 
+template <typename T>
+const T* keys_of(const SplitTask& t, int64_t tile) {
+  return reinterpret_cast<const T*>(t.tiles[tile]);
+}
+
+template <typename T>
+const T* values_of(const SplitTask& t, int64_t tile) {
+  return reinterpret_cast<const T*>(t.tiles[tile] + t.value_offset);
+}
+
+// Into the second-level cache: blocks lie anywhere, so the hardware doesn't see them coming.
+inline void fetch(const void* line) { _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1); }
+
 // What the dot products of 8 keys of a tile are multiplied with.
 inline __m256 score_factor(const SplitTask& t, int64_t tile, int64_t lane) {
   const __m256 scale = _mm256_set1_ps(t.scale);
-  return t.is_scaled ? _mm256_mul_ps(_mm256_loadu_ps(t.k_scales[tile] + lane), scale) : scale;
+  if (t.scale_offset == 0) return scale;
+  const float* scales = reinterpret_cast<const float*>(t.tiles[tile] + t.scale_offset);
+  return _mm256_mul_ps(_mm256_loadu_ps(scales + lane), scale);
 }
 
 // Scores of kTiles * 16 keys, from tile `first` on.
@@ -55,15 +70,14 @@ template <typename T, int kPairs, int kTiles>
 void score_tiles(const SplitTask& t, int64_t first) {
   constexpr int64_t kLine = 4 / sizeof(T);  // rows of a tile of K that a cache line holds
   const int64_t head_dim = t.head_dim;
-  const T *k[kTiles], *v[kTiles], *next_k[kTiles];
+  const T *k[kTiles], *v[kTiles];
   const float* q[kPairs];
   __m256 sum[kPairs][2 * kTiles];
 #pragma GCC unroll 8
   for (int i = 0; i < kTiles; ++i) {
-    const int64_t next = first + kTiles + i;
-    k[i] = static_cast<const T*>(t.k_tiles[first + i]);
-    v[i] = static_cast<const T*>(t.v_tiles[first + i]);
-    next_k[i] = static_cast<const T*>(t.k_tiles[next < t.num_tiles ? next : first]);
+    k[i] = keys_of<T>(t, first + i);
+    v[i] = values_of<T>(t, first + i);
+    fetch(v[i] + head_dim * kKeyTile);  // its scales
   }
 #pragma GCC unroll 8
   for (int p = 0; p < kPairs; ++p) {
@@ -73,10 +87,7 @@ void score_tiles(const SplitTask& t, int64_t first) {
   }
   for (int64_t line = 0; line < head_dim; line += kLine) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kTiles; ++i) {  // to L2: blocks lie anywhere, so the hardware doesn't see them coming
-      _mm_prefetch(reinterpret_cast<const char*>(next_k[i] + line * kKeyTile), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(v[i] + line * kKeyTile), _MM_HINT_T1);
-    }
+    for (int i = 0; i < kTiles; ++i) fetch(v[i] + line * kKeyTile);
 #pragma GCC unroll 4
     for (int64_t d = line; d < line + kLine; ++d) {
       const float* row[kPairs];
@@ -129,8 +140,9 @@ void softmax(float* scores, int64_t num_keys, float* max_out, float* sum_out) {
 
 void scale_weights(const SplitTask& t, float* weights, int64_t num_keys) {
   for (int64_t j = 0; j < num_keys; j += 8) {
-    const __m256 scales = _mm256_loadu_ps(t.v_scales[j / kKeyTile] + j % kKeyTile);
-    _mm256_store_ps(weights + j, _mm256_mul_ps(_mm256_load_ps(weights + j), scales));
+    const std::byte* values = t.tiles[j / kKeyTile] + t.value_offset;
+    const float* scales = reinterpret_cast<const float*>(values + t.scale_offset) + j % kKeyTile;
+    _mm256_store_ps(weights + j, _mm256_mul_ps(_mm256_load_ps(weights + j), _mm256_loadu_ps(scales)));
   }
 }
 
@@ -145,9 +157,12 @@ void add_columns(const SplitTask& t, int64_t d, int64_t begin, int64_t end, cons
     for (int r = 0; r < kRegisters; ++r) sum[p][r] = _mm256_loadu_ps(acc + p * head_dim + d + 8 * r);
   }
   for (int64_t j = begin; j < end;) {
-    const T* v = static_cast<const T*>(t.v_tiles[j / kKeyTile]) + j % kKeyTile * head_dim + d;
-    const int64_t tile_end = (j / kKeyTile + 1) * kKeyTile;
-    for (const int64_t stop = tile_end < end ? tile_end : end; j < stop; ++j, v += head_dim) {
+    const int64_t tile = j / kKeyTile, tile_end = (tile + 1) * kKeyTile, element = j % kKeyTile * head_dim + d;
+    const T *v = values_of<T>(t, tile) + element, *next = reinterpret_cast<const T*>(t.next_tiles[tile]) + element;
+    fetch(t.next_tiles[tile] + t.scale_offset);
+    for (const int64_t stop = tile_end < end ? tile_end : end; j < stop; ++j, v += head_dim, next += head_dim) {
+#pragma GCC unroll 8
+      for (int c = 0; c < 8 * kRegisters; c += 64 / sizeof(T)) fetch(next + c);
       const float* weight[kPairs];
       const T* column[kRegisters];
 #pragma GCC unroll 8
@@ -177,7 +192,7 @@ void attend_pairs(const SplitTask& t) {
   const int64_t most_keys = t.num_keys[kPairs - 1], shared_keys = t.num_keys[0];
   score_keys<T, kPairs>(t, most_keys);
   for (int p = 0; p < kPairs; ++p) softmax(t.scores + p * kSplitKeys, t.num_keys[p], t.max + p, t.sum + p);
-  for (int p = 0; t.is_scaled && p < kPairs; ++p) scale_weights(t, t.scores + p * kSplitKeys, t.num_keys[p]);
+  for (int p = 0; t.scale_offset > 0 && p < kPairs; ++p) scale_weights(t, t.scores + p * kSplitKeys, t.num_keys[p]);
   for (int64_t i = 0; i < kPairs * t.head_dim; ++i) t.acc[i] = 0;
   add_values<T, kPairs>(t, 0, shared_keys, t.scores, t.acc);
   // A later row sees a few more keys than the first one; a weight of 0 would not do for a value that is not finite.

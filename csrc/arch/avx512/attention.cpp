@@ -23,10 +23,27 @@ CHAIRLIFT_INLINE __m512 load_lanes(__mmask16 lanes, const uint16_t* x) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, x));
 }
 
+template <typename T>
+CHAIRLIFT_INLINE const T* keys_of(const SplitTask& t, int64_t tile) {
+  return reinterpret_cast<const T*>(t.tiles[tile]);
+}
+
+template <typename T>
+CHAIRLIFT_INLINE const T* values_of(const SplitTask& t, int64_t tile) {
+  return reinterpret_cast<const T*>(t.tiles[tile] + t.value_offset);
+}
+
+// Into the second-level cache: blocks lie anywhere, so the hardware doesn't see them coming.
+CHAIRLIFT_INLINE void fetch(const void* line) { _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1); }
+
+CHAIRLIFT_INLINE __m512 load_scales(const SplitTask& t, const std::byte* half_tile) {
+  return _mm512_loadu_ps(reinterpret_cast<const float*>(half_tile + t.scale_offset));
+}
+
 // What the dot products of a tile are multiplied with.
 CHAIRLIFT_INLINE __m512 score_factor(const SplitTask& t, int64_t tile) {
   const __m512 scale = _mm512_set1_ps(t.scale);
-  return t.is_scaled ? _mm512_mul_ps(_mm512_loadu_ps(t.k_scales[tile]), scale) : scale;
+  return t.scale_offset > 0 ? _mm512_mul_ps(load_scales(t, t.tiles[tile]), scale) : scale;
 }
 
 // Scores of kTiles * 16 keys, from tile `first` on.
@@ -34,15 +51,14 @@ template <typename T, int kPairs, int kTiles>
 void score_tiles(const SplitTask& t, int64_t first) {
   constexpr bool kFetch = sizeof(T) < 4 || kPairs <= 3;  // f32 of many pairs was widened just now and lies in L2
   constexpr int64_t kLine = 4 / sizeof(T);               // rows of a tile of K that a cache line holds
-  const T *k[kTiles], *v[kTiles], *next_k[kTiles];
+  const T *k[kTiles], *v[kTiles];
   const float* q[kPairs];
   __m512 sum[kPairs][kTiles];
 #pragma GCC unroll 8
   for (int i = 0; i < kTiles; ++i) {
-    const int64_t next = first + kTiles + i;
-    k[i] = static_cast<const T*>(t.k_tiles[first + i]);
-    v[i] = static_cast<const T*>(t.v_tiles[first + i]);
-    next_k[i] = static_cast<const T*>(t.k_tiles[next < t.num_tiles ? next : first]);
+    k[i] = keys_of<T>(t, first + i);
+    v[i] = values_of<T>(t, first + i);
+    if (kFetch) fetch(v[i] + t.head_dim * kKeyTile);  // its scales
   }
 #pragma GCC unroll 8
   for (int p = 0; p < kPairs; ++p) {
@@ -52,10 +68,7 @@ void score_tiles(const SplitTask& t, int64_t first) {
   }
   for (int64_t line = 0; line < t.head_dim; line += kLine) {
 #pragma GCC unroll 8
-    for (int i = 0; kFetch && i < kTiles; ++i) {  // to L2: blocks lie anywhere, the hardware doesn't see them coming
-      _mm_prefetch(reinterpret_cast<const char*>(next_k[i] + line * kKeyTile), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(v[i] + line * kKeyTile), _MM_HINT_T1);
-    }
+    for (int i = 0; kFetch && i < kTiles; ++i) fetch(v[i] + line * kKeyTile);
 #pragma GCC unroll 4
     for (int64_t d = line; d < line + kLine; ++d) {
       __m512 column[kTiles];
@@ -119,7 +132,7 @@ float softmax(float* scores, int64_t num_keys, float max) {
 
 void scale_weights(const SplitTask& t, float* weights, int64_t num_keys) {
   for (int64_t j = 0; j < num_keys; j += kKeyTile) {
-    const __m512 scales = _mm512_loadu_ps(t.v_scales[j / kKeyTile]);
+    const __m512 scales = load_scales(t, t.tiles[j / kKeyTile] + t.value_offset);
     _mm512_store_ps(weights + j, _mm512_mul_ps(_mm512_load_ps(weights + j), scales));
   }
 }
@@ -139,9 +152,12 @@ void add_columns(const SplitTask& t, int64_t d, int64_t begin, int64_t end, cons
     }
   }
   for (int64_t j = begin; j < end;) {
-    const T* v = static_cast<const T*>(t.v_tiles[j / kKeyTile]) + j % kKeyTile * head_dim + d;
-    const int64_t tile_end = (j / kKeyTile + 1) * kKeyTile;
-    for (const int64_t stop = tile_end < end ? tile_end : end; j < stop; ++j, v += head_dim) {
+    const int64_t tile = j / kKeyTile, tile_end = (tile + 1) * kKeyTile, element = j % kKeyTile * head_dim + d;
+    const T *v = values_of<T>(t, tile) + element, *next = reinterpret_cast<const T*>(t.next_tiles[tile]) + element;
+    fetch(t.next_tiles[tile] + t.scale_offset);
+    for (const int64_t stop = tile_end < end ? tile_end : end; j < stop; ++j, v += head_dim, next += head_dim) {
+#pragma GCC unroll 8
+      for (int c = 0; c < 16 * kVectors; c += 64 / sizeof(T)) fetch(next + c);
       __m512 column[kVectors];
 #pragma GCC unroll 8
       for (int c = 0; c < kVectors; ++c) column[c] = kVectors == 1 ? load_lanes(lanes, v) : load16(v + 16 * c);
@@ -179,7 +195,7 @@ void attend_pairs(const SplitTask& t) {
   score_keys<T, kPairs, kWide>(t, 0, (most_keys + kKeyTile - 1) / kKeyTile);
   for (int p = 0; p < kPairs; ++p) t.max[p] = max_score(t.scores + p * kSplitKeys, t.num_keys[p]);
   for (int p = 0; p < kPairs; ++p) t.sum[p] = softmax(t.scores + p * kSplitKeys, t.num_keys[p], t.max[p]);
-  for (int p = 0; t.is_scaled && p < kPairs; ++p) scale_weights(t, t.scores + p * kSplitKeys, t.num_keys[p]);
+  for (int p = 0; t.scale_offset > 0 && p < kPairs; ++p) scale_weights(t, t.scores + p * kSplitKeys, t.num_keys[p]);
   add_values<T, kPairs, kWide>(t, 0, 0, shared_keys, t.scores, t.acc);
   // A later row sees a few more keys than the first one; a weight of 0 would not do for a value that is not finite.
   for (int p = 1; p < kPairs; ++p) {
