@@ -45,6 +45,7 @@ def test_vllm_names_under_our_prefix() -> None:
         "e2e_request_latency_seconds_count",
         "request_queue_time_seconds_count",
         "engine_restarts_total",
+        "kernel_busy_seconds_total",
     ):
         assert "chairlift:" + name in names
     assert b"chairlift" not in generate_latest(REGISTRY)
@@ -79,6 +80,15 @@ def test_totals_of_dead_engines_are_kept() -> None:
     assert samples["chairlift:num_preemptions_total"] == 3
     assert samples["chairlift:prefix_cache_hits_total"] == 16
     assert samples["chairlift:engine_restarts_total"] == 1
+
+
+def test_kernel_time_adds_up_over_steps() -> None:
+    """Forward passes of every step count, those of an engine that died included."""
+    metrics = EngineMetrics()
+    metrics.stepped(StepFrame(1, 0.0, 0.1, stats=StepStats(forward_s=0.25)))
+    metrics.engine_died()
+    metrics.stepped(StepFrame(1, 0.0, 0.1, stats=StepStats(forward_s=0.5)))
+    assert scrape(metrics)["chairlift:kernel_busy_seconds_total"] == 0.75
 
 
 def test_b76_gauges_return_to_idle_and_counters_add_up() -> None:

@@ -53,6 +53,7 @@ class EngineMetrics:
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.engine_restarts = 0
+        self.kernel_busy_s = 0.0
         self.finish_reasons = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.time_to_first_token = Histogram(_LONG)
         self.inter_token_latency = Histogram(_SHORT)
@@ -77,6 +78,7 @@ class EngineMetrics:
     def stepped(self, frame: StepFrame) -> None:
         """Enter a step's record."""
         self._now = frame.stats
+        self.kernel_busy_s += frame.stats.forward_s
         if frame.rows:
             self.step_tokens.observe(sum(row.num_scheduled_tokens for row in frame.rows))
 
@@ -128,6 +130,11 @@ class EngineMetrics:
             ("prompt_tokens", "Prompt tokens of accepted requests.", self.prompt_tokens),
             ("generation_tokens", "Tokens generated.", self.generation_tokens),
             ("engine_restarts", "Times the engine died and was started again.", self.engine_restarts),
+            (
+                "kernel_busy_seconds",
+                "Time in forward passes; its rate is the share of wall time that kernels are busy.",
+                self.kernel_busy_s,
+            ),
             (
                 "num_preemptions",
                 "Times a request gave its KV blocks back.",
