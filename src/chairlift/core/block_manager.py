@@ -75,6 +75,10 @@ class BlockManager:
         """Blocks that a running request still needs for the tokens it knows."""
         return num_blocks_for(request.num_tokens, self.block_size) - len(self._tables[request.request_id])
 
+    def has_room(self, request: Request, num_tokens: int) -> bool:
+        """Whether the request's table holds the KV of `num_tokens` tokens as it is."""
+        return num_tokens <= len(self._tables[request.request_id]) * self.block_size
+
     def num_tokens_fitting(self, request: Request) -> int:
         """Tokens whose KV fits into the request's table, grown by every available block."""
         return (len(self._tables[request.request_id]) + self.pool.num_available) * self.block_size

@@ -144,8 +144,10 @@ class Scheduler:
         for request in decodes:
             plan.held -= 1
             if request.status is RequestStatus.RUNNING:  # it may have been preempted for an older one
-                num_drafts = min(len(request.draft_token_ids), plan.unpromised - 1)
-                self._serve(plan, request, 1 + max(0, num_drafts))
+                num_drafts = len(request.draft_token_ids)
+                if num_drafts:
+                    num_drafts = max(0, min(num_drafts, plan.unpromised - 1))
+                self._serve(plan, request, 1 + num_drafts)
 
     def _line_up_prefills(self, plan: StepPlan, prefills: list[Request]) -> None:
         """Queue the prefills that are still running, and hold what the oldest is promised."""
@@ -173,6 +175,9 @@ class Scheduler:
         victim sits the step out and keeps its blocks.
         """
         if num_tokens < 1:
+            return
+        if self.blocks.has_room(request, request.num_computed_tokens + num_tokens):
+            plan.add(request, num_tokens, ())
             return
         fitting = self.blocks.num_tokens_fitting(request) - request.num_computed_tokens
         if fitting < 1:

@@ -196,10 +196,11 @@ class SampleResult:
         """A result of the right shapes, to be filled in."""
         count = len(request.rows)
         width = max(0, int(request.num_logprobs.max(initial=0)))
+        words: Int32 = np.zeros((3, count), np.int32)
         return cls(
-            token_ids=np.zeros(count, np.int32),
-            logprobs=np.zeros(count, np.float32),
-            ranks=np.zeros(count, np.int32),
+            token_ids=words[0],
+            logprobs=words[1].view(np.float32),
+            ranks=words[2],
             top_ids=np.zeros((count, width), np.int32),
             top_logprobs=np.zeros((count, width), np.float32),
         )

@@ -54,8 +54,10 @@ def take_result(
     kept = ~step.is_prompt
     if step.num_drafts:
         kept &= _accepted(result.token_ids, step, state)
-    rows, positions = step.logits_row[kept], step.logits_positions[kept]
-    state.token_ids[rows, positions + 1] = result.token_ids[kept]
+    rows, positions, drawn = step.logits_row, step.logits_positions, result.token_ids
+    if step.num_drafts or step.num_prompt_rows:
+        rows, positions, drawn = rows[kept], positions[kept], drawn[kept]
+    state.token_ids[rows, positions + 1] = drawn
     np.add.at(state.num_tokens, rows, 1)
     return _output(result, asked, step, kept)
 
