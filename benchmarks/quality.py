@@ -4,8 +4,9 @@
     python benchmarks/quality.py --model FOLDER --variant "quantization=q4 compute_dtype=int8 kv_cache_dtype=f16"
 
 A variant is flags of the engine on top of those of the baseline (f32 activations, f32 KV cache, unless --baseline
-says otherwise). The text is this project's own documentation and, where they are, the MT-Bench questions of
---prompts, in windows of --context tokens that start with an empty cache; all logits of both sides are compared.
+says otherwise); all of them are loaded side by side. The text is this project's own documentation and, where they are,
+the MT-Bench questions of --prompts, in windows of --context tokens that start with an empty cache; every logit is
+compared.
 """
 
 from __future__ import annotations
@@ -80,11 +81,11 @@ class Loss:
     same_first: int = 0  # positions where both have the same most likely token
     largest: float = 0.0  # largest difference of a logit
 
-    def add(self, base: Float32, variant: Float32, following: list[int]) -> None:
-        """Compare logits [rows, vocab] of both; `following[i]` is the token after row i."""
+    def add(self, base: Float32, log_p: Float64, variant: Float32, following: list[int]) -> None:
+        """Compare logits [rows, vocab]; `log_p` is the baseline's log-softmax, `following[i]` comes after row i."""
         self.largest = max(self.largest, float(np.abs(base - variant).max()))
         self.same_first += int((base.argmax(axis=1) == variant.argmax(axis=1)).sum())
-        log_p, log_q = _log_softmax(base), _log_softmax(variant)
+        log_q = _log_softmax(variant)
         at = np.arange(len(following)), np.array(following)
         self.surprise -= float(log_p[at].sum())
         self.variant_surprise -= float(log_q[at].sum())
@@ -110,15 +111,19 @@ def _log_softmax(logits: Float32) -> Float64:
     return result
 
 
-def compare(base: Scorer, variant: Scorer, windows: list[list[int]]) -> Loss:
-    """Feed every window to both, some rows at a time."""
-    loss = Loss()
-    for window in windows:
+def compare(base: Scorer, variants: list[Scorer], windows: list[list[int]]) -> list[Loss]:
+    """Feed every window to all of them, some rows at a time."""
+    losses = [Loss() for _ in variants]
+    for number, window in enumerate(windows, 1):
         for start in range(0, len(window) - 1, ROWS):
             following = window[start + 1 : start + 1 + ROWS]
             ids = window[start : start + len(following)]
-            loss.add(base.logits(ids, start), variant.logits(ids, start), following)
-    return loss
+            logits = base.logits(ids, start)
+            log_p = _log_softmax(logits)
+            for variant, loss in zip(variants, losses, strict=True):
+                loss.add(logits, log_p, variant.logits(ids, start), following)
+        print(f"window {number} of {len(windows)}", file=sys.stderr, flush=True)
+    return losses
 
 
 def read_texts(prompts: Path) -> Iterator[str]:
@@ -186,14 +191,14 @@ def main() -> None:
     windows = make_windows(args)
     common = {"model": args.model, **parse_flags(args.baseline)}
     base = Scorer(common, args.context)
-    results: list[dict[str, Any]] = []
-    for text in args.variant:
-        variant = Scorer({**common, **parse_flags(text)}, args.context)
-        loss = compare(base, variant, windows)
-        variant.close()
-        results.append({"variant": text, "baseline": args.baseline, **loss.document()})
-        print(json.dumps(results[-1]), file=sys.stderr, flush=True)
-    base.close()
+    variants = [Scorer({**common, **parse_flags(text)}, args.context) for text in args.variant]
+    losses = compare(base, variants, windows)
+    for scorer in (base, *variants):
+        scorer.close()
+    results = [
+        {"variant": text, "baseline": args.baseline, **loss.document()}
+        for text, loss in zip(args.variant, losses, strict=True)
+    ]
     print(table(results))
     if args.output_json:
         args.output_json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
