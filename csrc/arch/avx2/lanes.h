@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#define CHAIRLIFT_INLINE inline __attribute__((always_inline))
+
 namespace chairlift {
 namespace {
 

@@ -10,6 +10,9 @@ void panels_group8(const PanelTask&);
 void panels_f16(const PanelTask&);
 void panels_bf16(const PanelTask&);
 void panels_f32(const PanelTask&);
+void panels_int4(const PanelTask&);
+void panels_int8(const PanelTask&);
+void quantise(const float* x, int64_t num_groups, QuantGroup* out);
 
 void gate_silu(const float* gate, const float* up, int64_t n, float* y);
 void gate_gelu_tanh(const float* gate, const float* up, int64_t n, float* y);

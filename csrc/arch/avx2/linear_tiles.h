@@ -6,8 +6,7 @@
 // one fma each; between chunks the sums rest in memory, which loses nothing.
 #pragma once
 
-#include <immintrin.h>
-
+#include "arch/avx2/lanes.h"
 #include "arch/kernel_table.h"
 
 namespace chairlift {
@@ -16,8 +15,6 @@ namespace {
 constexpr int kWidth = 16;          // outputs of a panel: two vectors
 constexpr int kMaxTileRows = 6;     // 12 accumulators, 2 vectors of weights, 1 of x
 constexpr int64_t kMaxChunk = 192;  // k kept as floats at once: 12 KB of the first-level cache
-
-#define CHAIRLIFT_INLINE inline __attribute__((always_inline))
 
 // sum += a * b, in place. Written out because GCC 12 likes the forms of the fma that overwrite a factor, and then
 // moves and spills accumulators.
