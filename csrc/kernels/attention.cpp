@@ -16,8 +16,6 @@ namespace {
 using Partial = AttentionPartial;
 using Tile = AttentionTile;
 
-constexpr int64_t kWidenPairs = 7;  // f16 and int8 are widened once for all when at least so many pairs read a split
-
 struct Call {
   const StepKernels& kernels;
   const BatchView& batch;
@@ -156,7 +154,7 @@ void aim(const Call& call, const Tile& tile, int64_t first_key, int64_t pair, in
 void attend_split(const Call& call, const Tile& tile, int64_t split, const Workspace& space, SplitTiles keys,
                   const SplitTiles& next, const Partial& into, bool fresh) {
   int64_t pair = first_pair(call, tile, split);
-  const bool is_wide = call.pool.dtype != KVDtype::F32 && tile.num_pairs - pair >= kWidenPairs;
+  const bool is_wide = call.pool.dtype != KVDtype::F32 && tile.num_pairs - pair >= call.kernels.attention.widen_pairs;
   if (is_wide) widen_tiles(call, space, keys);
   const TileLayout layout = is_wide ? TileLayout::widened(call.pool) : TileLayout::of(call.pool);
   SplitTask task;

@@ -83,6 +83,6 @@ void scale(const float* x, float factor, int64_t n, float* out) {
 
 }  // namespace
 
-void register_generic_attention(StepKernels& step) { step.attention = {"generic", attend_split, blend, scale}; }
+void register_generic_attention(StepKernels& step) { step.attention = {"generic", attend_split, 7, blend, scale}; }
 
 }  // namespace chairlift

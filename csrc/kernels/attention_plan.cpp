@@ -5,7 +5,7 @@
 namespace chairlift {
 namespace {
 
-constexpr int64_t kTilePairs = 192;       // pairs that share one widening of K and V to f32
+constexpr int64_t kTilePairs = 96;        // pairs that share K and V, widened to f32 where that pays
 constexpr int64_t kItemsPerThread = 4;    // of one long tile: enough for threads to end together
 constexpr int64_t kClaimsPerThread = 16;  // of many short ones
 constexpr int64_t kSmallPairKeys = 2048;  // some microseconds
@@ -50,17 +50,22 @@ void AttentionPlan::add_items(int64_t index, int64_t num_threads, int64_t head_d
   }
 }
 
-// Claims of about the same work, each of whole items.
+int64_t AttentionPlan::work_of(const AttentionItem& item) const {
+  return tile_of(item).work() * (item.end_split - item.first_split) / tile_of(item).num_splits();
+}
+
+// Claims of at most a share of the work, or of one item.
 void AttentionPlan::group_items(int64_t num_claims) {
   const int64_t share = work_ / num_claims + 1;
-  int64_t first = 0, work = 0;
+  int64_t claimed = share;
   for (int64_t index = 0; index < static_cast<int64_t>(items_.size()); ++index) {
-    const AttentionTile& tile = tile_of(item(index));
-    work += tile.work() * (item(index).end_split - item(index).first_split) / tile.num_splits();
-    if (work < share && index + 1 < static_cast<int64_t>(items_.size())) continue;
-    claims_.push_back({first, index + 1});
-    first = index + 1;
-    work = 0;
+    const int64_t work = work_of(item(index));
+    claimed += work;
+    if (claimed > share) {
+      claims_.push_back({index, index});
+      claimed = work;
+    }
+    claims_.back().end_item = index + 1;
   }
 }
 

@@ -62,6 +62,7 @@ class AttentionPlan {
   void add_tiles(const BatchView&, int64_t request, int64_t num_kv_heads, int64_t group);
   void add_items(int64_t tile, int64_t num_threads, int64_t head_dim);
   void hand_out_partials(int64_t head_dim);
+  int64_t work_of(const AttentionItem&) const;
   void group_items(int64_t num_claims);
 
   std::vector<AttentionTile> tiles_;

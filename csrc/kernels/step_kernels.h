@@ -47,6 +47,7 @@ struct SplitTask {
 struct AttentionKernels {
   const char* origin = "";  // see LinearKernels
   void (*attend_split)(const SplitTask&) = nullptr;
+  int64_t widen_pairs = 0;  // how many pairs must read f16 or int8 before it pays to widen it to f32 first
   // acc[i] = acc[i] * a + (other[i] * b), the outer one fused.   n: a multiple of 8
   void (*blend)(float* acc, float a, const float* other, float b, int64_t n) = nullptr;
   // out[i] = x[i] * factor.   n: a multiple of 8

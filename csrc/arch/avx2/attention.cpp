@@ -237,6 +237,6 @@ void scale(const float* x, float factor, int64_t n, float* out) {
 
 }  // namespace
 
-void register_avx2_attention(StepKernels& step) { step.attention = {"avx2", attend_split, blend, scale}; }
+void register_avx2_attention(StepKernels& step) { step.attention = {"avx2", attend_split, 7, blend, scale}; }
 
 }  // namespace chairlift

@@ -229,6 +229,7 @@ void attend_split(const SplitTask& t) {
 void register_avx512_attention(StepKernels& step) {
   step.attention.origin = "avx512";
   step.attention.attend_split = attend_split;
+  step.attention.widen_pairs = INT64_MAX;  // it widens on units that the products leave idle
 }
 
 }  // namespace chairlift

@@ -14,8 +14,7 @@ template <int N>
 CHAIRLIFT_INLINE void exp_f32x16(__m512 (&x)[N]) {
   using namespace exp_constants;
   const __m512 round = _mm512_set1_ps(kRound);
-  const __m512i bias = _mm512_set1_epi32(127);
-  __m512 shifted[N], r[N], p[N];
+  __m512 n[N], r[N], p[N];
   const auto each = [](auto step) {
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) step(i);
@@ -23,10 +22,9 @@ CHAIRLIFT_INLINE void exp_f32x16(__m512 (&x)[N]) {
   // Keeps NaN: the second operand wins.
   each([&](int i) { x[i] = _mm512_max_ps(_mm512_set1_ps(kLowest), x[i]); });
   each([&](int i) { x[i] = _mm512_min_ps(_mm512_set1_ps(kHighest), x[i]); });
-  each([&](int i) { shifted[i] = _mm512_fmadd_ps(x[i], _mm512_set1_ps(kLog2E), round); });
-  each([&](int i) { r[i] = _mm512_sub_ps(shifted[i], round); });
-  each([&](int i) { x[i] = _mm512_fmadd_ps(r[i], _mm512_set1_ps(-kLn2High), x[i]); });
-  each([&](int i) { r[i] = _mm512_fmadd_ps(r[i], _mm512_set1_ps(-kLn2Low), x[i]); });
+  each([&](int i) { n[i] = _mm512_sub_ps(_mm512_fmadd_ps(x[i], _mm512_set1_ps(kLog2E), round), round); });
+  each([&](int i) { r[i] = _mm512_fmadd_ps(n[i], _mm512_set1_ps(-kLn2High), x[i]); });
+  each([&](int i) { r[i] = _mm512_fmadd_ps(n[i], _mm512_set1_ps(-kLn2Low), r[i]); });
   each([&](int i) { p[i] = _mm512_fmadd_ps(_mm512_set1_ps(kP[0]), r[i], _mm512_set1_ps(kP[1])); });
 #pragma GCC unroll 4
   for (int k = 2; k < 6; ++k) {
@@ -34,13 +32,7 @@ CHAIRLIFT_INLINE void exp_f32x16(__m512 (&x)[N]) {
   }
   each([&](int i) { p[i] = _mm512_fmadd_ps(p[i], _mm512_mul_ps(r[i], r[i]), r[i]); });
   each([&](int i) { p[i] = _mm512_add_ps(p[i], _mm512_set1_ps(1.0f)); });
-  each([&](int i) {
-    const __m512i exponent = _mm512_sub_epi32(_mm512_castps_si512(shifted[i]), _mm512_castps_si512(round));
-    const __m512i half = _mm512_srai_epi32(exponent, 1);
-    const __m512i scale1 = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
-    const __m512i scale2 = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(exponent, half), bias), 23);
-    x[i] = _mm512_mul_ps(_mm512_mul_ps(p[i], _mm512_castsi512_ps(scale1)), _mm512_castsi512_ps(scale2));
-  });
+  each([&](int i) { x[i] = _mm512_scalef_ps(p[i], n[i]); });
 }
 
 template <int N>
