@@ -32,6 +32,7 @@ CHAIRLIFT_INLINE void exp_f32x16(__m512 (&x)[N]) {
   }
   each([&](int i) { p[i] = _mm512_fmadd_ps(p[i], _mm512_mul_ps(r[i], r[i]), r[i]); });
   each([&](int i) { p[i] = _mm512_add_ps(p[i], _mm512_set1_ps(1.0f)); });
+  // p * 2^n, rounded once, as the two products are: the first is exact.
   each([&](int i) { x[i] = _mm512_scalef_ps(p[i], n[i]); });
 }
 
