@@ -140,7 +140,9 @@ def read_texts(prompts: Path) -> Iterator[str]:
 
 def make_windows(args: argparse.Namespace) -> list[list[int]]:
     """Windows of whole length, from each text in turn, until there are enough tokens."""
-    tokenizer = open_front(resolve_model(EngineConfig.from_flags(model=args.model))).tokenizer
+    tokenizer = open_front(
+        resolve_model(EngineConfig.from_flags(model=args.model, tokenizer=args.tokenizer))
+    ).tokenizer
     cut: list[list[list[int]]] = []
     for text in read_texts(args.prompts):
         ids, size = tokenizer.encode(text), args.context
@@ -181,6 +183,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", help=".gguf file or Hugging Face folder (default: the default model)")
+    parser.add_argument("--tokenizer", help="another one, to compare models over the same tokens")
     parser.add_argument("--baseline", default="kv_cache_dtype=f32", help='flags, "name=value name=value"')
     parser.add_argument("--variant", action="append", required=True, help="flags on top; repeatable")
     parser.add_argument("--context", type=int, default=1024, help="tokens of a window (default: 1024)")
