@@ -5,7 +5,7 @@
 namespace chairlift {
 namespace {
 
-constexpr int64_t kTilePairs = 96;        // pairs that share K and V, widened to f32 where that pays
+constexpr int64_t kTilePairs = 192;       // pairs that share K and V, widened to f32 where that pays
 constexpr int64_t kItemsPerThread = 4;    // of one long tile: enough for threads to end together
 constexpr int64_t kClaimsPerThread = 16;  // of many short ones
 constexpr int64_t kSmallPairKeys = 2048;  // some microseconds
@@ -54,19 +54,17 @@ int64_t AttentionPlan::work_of(const AttentionItem& item) const {
   return tile_of(item).work() * (item.end_split - item.first_split) / tile_of(item).num_splits();
 }
 
-// Claims of at most a share of the work, or of one item.
+// Claims of at most a share of the work, or of one item; the longest first, so that threads end together.
 void AttentionPlan::group_items(int64_t num_claims) {
   const int64_t share = work_ / num_claims + 1;
-  int64_t claimed = share;
   for (int64_t index = 0; index < static_cast<int64_t>(items_.size()); ++index) {
     const int64_t work = work_of(item(index));
-    claimed += work;
-    if (claimed > share) {
-      claims_.push_back({index, index});
-      claimed = work;
-    }
+    if (claims_.empty() || claims_.back().work + work > share) claims_.push_back({index, index, 0});
     claims_.back().end_item = index + 1;
+    claims_.back().work += work;
   }
+  std::stable_sort(claims_.begin(), claims_.end(),
+                   [](const AttentionClaim& a, const AttentionClaim& b) { return a.work > b.work; });
 }
 
 void AttentionPlan::hand_out_partials(int64_t head_dim) {

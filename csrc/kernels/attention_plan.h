@@ -43,7 +43,7 @@ struct AttentionItem {
 
 // Items that follow each other: what a thread claims.
 struct AttentionClaim {
-  int64_t first_item, end_item;
+  int64_t first_item, end_item, work;
 };
 
 class AttentionPlan {

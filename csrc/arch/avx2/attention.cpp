@@ -54,6 +54,10 @@ const T* values_of(const SplitTask& t, int64_t tile) {
   return reinterpret_cast<const T*>(t.tiles[tile] + t.value_offset);
 }
 
+// Whether fetching pays: f32 of many pairs was probably widened just now and lies near.
+template <typename T, int kPairs>
+constexpr bool kFetches = sizeof(T) < 4 || kPairs <= 3;
+
 // Into the second-level cache: blocks lie anywhere, so the hardware doesn't see them coming.
 inline void fetch(const void* line) { _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1); }
 
@@ -87,7 +91,7 @@ void score_tiles(const SplitTask& t, int64_t first) {
   }
   for (int64_t line = 0; line < head_dim; line += kLine) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kTiles; ++i) fetch(v[i] + line * kKeyTile);
+    for (int i = 0; kFetches<T, kPairs> && i < kTiles; ++i) fetch(v[i] + line * kKeyTile);
 #pragma GCC unroll 4
     for (int64_t d = line; d < line + kLine; ++d) {
       const float* row[kPairs];
@@ -162,7 +166,7 @@ void add_columns(const SplitTask& t, int64_t d, int64_t begin, int64_t end, cons
     fetch(t.next_tiles[tile] + t.scale_offset);
     for (const int64_t stop = tile_end < end ? tile_end : end; j < stop; ++j, v += head_dim, next += head_dim) {
 #pragma GCC unroll 8
-      for (int c = 0; c < 8 * kRegisters; c += 64 / sizeof(T)) fetch(next + c);
+      for (int c = 0; kFetches<T, kPairs> && c < 8 * kRegisters; c += 64 / sizeof(T)) fetch(next + c);
       const float* weight[kPairs];
       const T* column[kRegisters];
 #pragma GCC unroll 8
