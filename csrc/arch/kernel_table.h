@@ -90,8 +90,10 @@ void register_generic_integer(KernelTable&);  // kernels/integer_generic.cpp
 void register_generic_step(KernelTable&);    // kernels/step_table.cpp
 void register_avx2_linear(KernelTable&);     // arch/avx2/linear_table.cpp
 void register_avx2_step(KernelTable&);       // arch/avx2/step_table.cpp
+void register_avxvnni_linear(KernelTable&);  // arch/avxvnni/linear_integer.cpp
 void register_avx512_linear(KernelTable&);   // arch/avx512/linear_table.cpp
 void register_avx512vnni_linear(KernelTable&);  // arch/avx512vnni/linear_table.cpp
+void register_amx_linear(KernelTable&);      // arch/amx/linear_integer.cpp
 void register_neon_linear(KernelTable&);     // arch/neon/linear_table.cpp
 void register_neondot_linear(KernelTable&);  // arch/neondot/linear_integer.cpp
 

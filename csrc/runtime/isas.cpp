@@ -40,8 +40,15 @@ constexpr Isa kIsas[] = {
     {"generic", nullptr, "nothing", always, add_generic},
 #ifdef CHAIRLIFT_HAVE_X86
     {"avx2", "generic", "AVX2, FMA and F16C", cpu_has_avx2, add_avx2},
+#ifdef CHAIRLIFT_HAVE_AVXVNNI
+    {"avxvnni", "avx2", "AVX2, FMA, F16C and AVX-VNNI", cpu_has_avx_vnni, register_avxvnni_linear},
+#endif
     {"avx512", "avx2", "AVX-512 F, BW, VL and DQ", cpu_has_avx512, add_avx512},
     {"avx512vnni", "avx512", "AVX-512 F, BW, VL, DQ and VNNI", cpu_has_avx512_vnni, register_avx512vnni_linear},
+#ifdef CHAIRLIFT_HAVE_AMX
+    {"amx", "avx512vnni", "AVX-512 F, BW, VL, DQ and VNNI, and AMX with 8-bit integers", cpu_has_amx_int8,
+     register_amx_linear},
+#endif
 #endif
 #ifdef CHAIRLIFT_HAVE_NEON
     {"neon", "generic", "ASIMD", cpu_has_neon, register_neon_linear},

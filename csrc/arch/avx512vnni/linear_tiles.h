@@ -87,12 +87,7 @@ struct TileTask {
 };
 using TileKernel = void (*)(const TileTask&);
 
-// A layout offers
-//   kBytes            of a group
-//   kHasBias          whether sums start from QuantGroup::bias
-//   kHasMin           whether weights have a minimum
-//   vector(group, i)  the bytes of vector i
-//   scale(group), min(group)
+// Layout: see integer_layouts.h.
 template <class Layout>
 CHAIRLIFT_INLINE void prefetch_group(const uint8_t* group) {
 #pragma GCC unroll 9
