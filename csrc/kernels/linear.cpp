@@ -81,14 +81,14 @@ struct Tile {
   int64_t next_panel;  // first one of the tile that this thread will probably claim next
 };
 
-Tile tile_at(const Tiling& tiling, int64_t index, int64_t rows, int64_t panels, int num_threads) {
+Tile tile_at(const Tiling& tiling, int64_t index, int64_t rows, int64_t panels) {
   Tile tile;
   // A block of rows stays in the second-level cache while the weights stream by.
   tile.first_row = index / tiling.panel_blocks * tiling.rows_per_tile;
   tile.num_rows = std::min(tiling.rows_per_tile, rows - tile.first_row);
   tile.first_panel = index % tiling.panel_blocks * tiling.panels_per_tile;
   tile.num_panels = std::min(tiling.panels_per_tile, panels - tile.first_panel);
-  const int64_t next = (index + num_threads) % tiling.panel_blocks * tiling.panels_per_tile;
+  const int64_t next = (index + 1) % tiling.panel_blocks * tiling.panels_per_tile;
   tile.next_panel = next;
   return tile;
 }
@@ -237,8 +237,8 @@ void linear(Context& context, const float* x, int64_t rows, const PackedWeight& 
   const bool large_result = store == Store::Stream;
   for (const Segment& segment : w.segments) {
     const Tiling tiling = choose_tiling(rows, segment, 1, large_result, context.num_threads());
-    context.pool().parallel_for(tiling.num_tiles(), [&](int64_t index) {
-      const Tile tile = tile_at(tiling, index, rows, segment.num_panels, context.num_threads());
+    context.pool().parallel_for_local(tiling.num_tiles(), [&](int64_t index) {
+      const Tile tile = tile_at(tiling, index, rows, segment.num_panels);
       linear_tile(kernels, input, w, segment, tile, y, store);
     });
   }
@@ -256,8 +256,8 @@ void gated_linear(Context& context, const float* x, int64_t rows, const PackedWe
     tiling.panels_per_tile = 1;
     tiling.panel_blocks = num_panels;
   }
-  context.pool().parallel_for(tiling.num_tiles(), [&](int64_t index) {
-    const Tile tile = tile_at(tiling, index, rows, num_panels, context.num_threads());
+  context.pool().parallel_for_local(tiling.num_tiles(), [&](int64_t index) {
+    const Tile tile = tile_at(tiling, index, rows, num_panels);
     gated_tile(kernels, input, w, activation, tile, tile.first_panel / panels_per_output * kPanelWidth, y);
   });
 }

@@ -89,9 +89,9 @@ class Stopwatch {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads) : stretches_(static_cast<size_t>(num_threads)) {
   try {
-    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { worker_main(); });
+    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { worker_main(i); });
   } catch (...) {  // the system allows no more threads
     join_workers();
     throw;
@@ -109,7 +109,7 @@ void ThreadPool::join_workers() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run(int64_t num_tiles, TileFn fn, void* context) {
+void ThreadPool::run(int64_t num_tiles, int num_stretches, TileFn fn, void* context) {
   if (num_tiles <= 0) return;
   FloatDefaults float_defaults;
   if (num_tiles == 1 || workers_.empty()) {
@@ -118,16 +118,20 @@ void ThreadPool::run(int64_t num_tiles, TileFn fn, void* context) {
     return;
   }
   std::lock_guard<std::mutex> lock(caller_mutex_);
-  open_job(num_tiles, fn, context);
-  claim_tiles();
+  open_job(num_tiles, num_stretches, fn, context);
+  claim_tiles(0);
   close_job();
 }
 
-void ThreadPool::open_job(int64_t num_tiles, TileFn fn, void* context) {
+void ThreadPool::open_job(int64_t num_tiles, int num_stretches, TileFn fn, void* context) {
   fn_ = fn;
   fn_context_ = context;
-  num_tiles_ = num_tiles;
-  next_tile_.store(0, std::memory_order_relaxed);
+  num_stretches_ = num_stretches;
+  for (int i = 0; i < num_stretches; ++i) {
+    Stretch& stretch = stretches_[static_cast<size_t>(i)];
+    stretch.next.store(num_tiles * i / num_stretches, std::memory_order_relaxed);
+    stretch.end = num_tiles * (i + 1) / num_stretches;
+  }
   job_.fetch_add(1);
   if (sleeping_.load() > 0) {
     { std::lock_guard<std::mutex> lock(sleep_mutex_); }  // a worker between its last look and its sleep sees the job
@@ -144,23 +148,26 @@ void ThreadPool::close_job() {
   while (!spin_until(all_left)) std::this_thread::yield();  // a worker lost its core in the middle of a tile
 }
 
-void ThreadPool::claim_tiles() {
+void ThreadPool::claim_tiles(int thread) {
   const Stopwatch watch(metered_.load() ? &busy_ns_ : nullptr);
-  for (;;) {
-    const int64_t tile = next_tile_.fetch_add(1, std::memory_order_relaxed);
-    if (tile >= num_tiles_) return;
-    fn_(fn_context_, tile);
+  for (int i = 0; i < num_stretches_; ++i) {
+    Stretch& stretch = stretches_[static_cast<size_t>((thread + i) % num_stretches_)];
+    for (;;) {
+      const int64_t tile = stretch.next.fetch_add(1, std::memory_order_relaxed);
+      if (tile >= stretch.end) break;
+      fn_(fn_context_, tile);
+    }
   }
 }
 
-void ThreadPool::worker_main() {
+void ThreadPool::worker_main(int thread) {
   set_float_settings(kIeeeDefaults);
   uint64_t last_job = 0;
   while (wait_for_job(last_job)) {
     inside_.fetch_add(1);
     const uint64_t job = job_.load();
     if (job & 1) {
-      claim_tiles();
+      claim_tiles(thread);
       last_job = job;
     }
     inside_.fetch_sub(1);

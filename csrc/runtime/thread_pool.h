@@ -25,29 +25,49 @@ class ThreadPool {
   // done. fn must not throw and must not call parallel_for. Calls from several threads take turns.
   template <typename Fn>
   void parallel_for(int64_t num_tiles, Fn&& fn) {
-    using F = std::remove_reference_t<Fn>;
-    run(num_tiles, [](void* context, int64_t tile) { (*static_cast<F*>(context))(tile); },
-        const_cast<void*>(static_cast<const void*>(&fn)));
+    run(num_tiles, 1, call_of(fn), address_of(fn));
+  }
+
+  // The same, but each thread starts with a stretch of tiles of its own, the same part of [0, num_tiles) in every
+  // loop, and helps the others afterwards. What it wrote in the loop before is then still in its own caches.
+  template <typename Fn>
+  void parallel_for_local(int64_t num_tiles, Fn&& fn) {
+    run(num_tiles, num_threads(), call_of(fn), address_of(fn));
   }
 
  private:
   friend class BusyMeter;
   using TileFn = void (*)(void* context, int64_t tile);
 
-  void run(int64_t num_tiles, TileFn fn, void* context);
-  void open_job(int64_t num_tiles, TileFn fn, void* context);
+  // Adjacent tiles, handed out in ascending order.
+  struct alignas(64) Stretch {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
+  template <typename Fn>
+  static TileFn call_of(Fn&) {
+    return [](void* context, int64_t tile) { (*static_cast<Fn*>(context))(tile); };
+  }
+  template <typename Fn>
+  static void* address_of(Fn& fn) {
+    return const_cast<void*>(static_cast<const void*>(&fn));
+  }
+
+  void run(int64_t num_tiles, int num_stretches, TileFn fn, void* context);
+  void open_job(int64_t num_tiles, int num_stretches, TileFn fn, void* context);
   void close_job();
-  void claim_tiles();
-  void worker_main();
+  void claim_tiles(int thread);
+  void worker_main(int thread);
   void join_workers();
   bool wait_for_job(uint64_t last_job);  // false: the pool is stopping
 
   // The job. Written only while no worker is inside it.
   TileFn fn_ = nullptr;
   void* fn_context_ = nullptr;
-  int64_t num_tiles_ = 0;
+  int num_stretches_ = 0;
+  std::vector<Stretch> stretches_;  // room for one per thread
 
-  alignas(64) std::atomic<int64_t> next_tile_{0};
   alignas(64) std::atomic<uint64_t> job_{0};  // odd while a job is open
   alignas(64) std::atomic<int> inside_{0};    // workers that may be touching the job
   alignas(64) std::atomic<int> sleeping_{0};
