@@ -10,8 +10,10 @@ import numpy.typing as npt
 import pytest
 
 from chairlift.ops.dequantize import dequantize_rows
-from chairlift.ops.integer_activations import INTEGER_TYPES, quantize_int8, round_to_int8
-from chairlift.ops.interface import TensorType
+from chairlift.ops.integer_activations import INTEGER_TYPES, quantize_int8, round_to_int8, without_lowest
+from chairlift.ops.interface import Axis, HostTensor, TensorType
+from chairlift.ops.reference import ReferenceOps
+from ops.op_table import load_rows, token_batch
 from ops.test_linear_native import contexts, part, random_rows, round_to_f32, run_gated, run_linear
 
 native: Any = pytest.importorskip(
@@ -29,12 +31,9 @@ def pack(context: Any, kind: TensorType, rows: npt.NDArray[np.uint8], width: int
     return native.pack_linear(context, [part(kind, width, rows)], native.ComputeDtype.int8)
 
 
-def without_lowest(kind: TensorType, rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """-128, which no quantiser writes and which is read as -127, replaced by it."""
-    if kind is TensorType.Q8_0:
-        quanta = rows.reshape(len(rows), -1, kind.block_bytes)[:, :, 2:]
-        quanta[quanta == 0x80] = 0x81
-    return rows
+def meant(kind: TensorType, rows: npt.NDArray[np.uint8], width: int) -> Float32:
+    """The weights `[out, width]` that rounded rows meet."""
+    return dequantize_rows(without_lowest(rows, kind) if kind in INTEGER_TYPES else rows, kind, width)
 
 
 def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
@@ -124,7 +123,7 @@ def test_the_largest_sums(kind: TensorType, contexts: list[Any]) -> None:
 def test_special_activations(kind: TensorType, contexts: list[Any]) -> None:
     """Zeros, tiny and huge values round as the yardstick does; what is not finite stays visible as NaN."""
     rng = np.random.default_rng(4)
-    rows = without_lowest(kind, random_rows(rng, kind, 33, 96))
+    rows = random_rows(rng, kind, 33, 96)
     x = rng.standard_normal((40, 96)).astype(np.float32)
     x[0] = 0
     x[1] *= np.float32(1e-31)
@@ -141,7 +140,7 @@ def test_special_activations(kind: TensorType, contexts: list[Any]) -> None:
     assert not expected[0].any()
     assert not expected[6].any()
     plain = [r for r in range(len(x)) if r not in (4, 5)]
-    weights = dequantize_rows(rows, kind, 96).astype(np.float64)
+    weights = meant(kind, rows, 96).astype(np.float64)
     exact = round_to_int8(x[plain]).astype(np.float64) @ weights.T
     bound = np.abs(round_to_int8(x[plain])).astype(np.float64) @ np.abs(weights).T
     assert np.all(np.abs(expected[plain] - exact) <= bound * 1e-5 + 1e-35)
@@ -156,14 +155,14 @@ def test_special_activations(kind: TensorType, contexts: list[Any]) -> None:
 def test_gated_linear_too(kinds: tuple[TensorType, TensorType], contexts: list[Any]) -> None:
     """Gate and up may be integers both, or one of them; the activation is the same."""
     rng = np.random.default_rng(7)
-    rows = [without_lowest(kind, random_rows(rng, kind, 72, 192)) for kind in kinds]
+    rows = [random_rows(rng, kind, 72, 192) for kind in kinds]
     x = rng.standard_normal((100, 192)).astype(np.float32) * np.float32(0.1)
     parts = [part(kind, 192, r) for kind, r in zip(kinds, rows, strict=True)]
     w = native.pack_gated_linear(contexts[0], *parts, native.ComputeDtype.int8)
     expected = run_gated(contexts[0], x, w, "silu")
     rounded = [round_to_int8(x) if kind in INTEGER_TYPES else x for kind in kinds]
     gate, up = (
-        a.astype(np.float64) @ dequantize_rows(r, k, 192).astype(np.float64).T
+        a.astype(np.float64) @ meant(k, r, 192).astype(np.float64).T
         for a, r, k in zip(rounded, rows, kinds, strict=True)
     )
     np.testing.assert_allclose(expected, gate / (1 + np.exp(-gate)) * up, rtol=2e-2, atol=2e-2)
@@ -189,10 +188,23 @@ def test_float_weights_are_left_alone(contexts: list[Any]) -> None:
 
 @by_name
 def test_a_table_reads_back(kind: TensorType, contexts: list[Any]) -> None:
-    """The embedding of a model with 8-bit activations has the file's values."""
+    """The embedding of a model with 8-bit activations has the file's values, -128 read as -127 as in products."""
     rng = np.random.default_rng(9)
-    rows = without_lowest(kind, random_rows(rng, kind, 75, 160))
+    rows = random_rows(rng, kind, 75, 160)
     table = np.empty((75, 160), np.float32)
     for context in contexts:
         native.embed(context, np.arange(75, dtype=np.int32), pack(context, kind, rows, 160), table)
-        np.testing.assert_array_equal(table, dequantize_rows(rows, kind, 160))
+        np.testing.assert_array_equal(table, meant(kind, rows, 160))
+
+
+@by_name
+def test_the_reference_follows_the_contract(kind: TensorType) -> None:
+    """The numpy backend multiplies the contract's integers, -128 in a file included."""
+    rng = np.random.default_rng(10)
+    rows = random_rows(rng, kind, 20, 96)
+    rows.reshape(20, 3, kind.block_bytes)[:, :, -8:] = 0x80
+    x = rng.standard_normal((5, 96)).astype(np.float32)
+    ops = ReferenceOps(5, 5, "int8")
+    batch, out = ops.upload_batch(token_batch(5)), ops.allocate_activation(Axis.TOKENS, 20)
+    ops.linear(batch, load_rows(ops, batch, x), ops.load_linear([HostTensor("w", kind, (20, 96), rows)]), out)
+    np.testing.assert_allclose(ops.to_numpy(batch, out), contract(kind, rows, x), rtol=1e-4, atol=1e-4)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from chairlift.ops.interface import Float32, TensorType
+from chairlift.ops.interface import Bytes, Float32, TensorType
 
 GROUP = 32
 SMALLEST = np.float32(2.0**-100)  # a group below it becomes 0: 127 / largest must stay finite
-INTEGER_TYPES = frozenset({TensorType.Q4_0, TensorType.Q4_1, TensorType.Q8_0})  # weights that meet rounded rows
+# Weights that meet rounded rows.
+INTEGER_TYPES = frozenset({TensorType.Q4_0, TensorType.Q4_1, TensorType.Q8_0})
 
 
 def quantize_int8(x: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
@@ -40,3 +41,17 @@ def round_to_int8(x: Float32) -> Float32:
     q, scale = quantize_int8(x)
     rounded: Float32 = (q * scale[..., None]).astype(np.float32).reshape(x.shape)
     return rounded
+
+
+def without_lowest(rows: Bytes, kind: TensorType) -> Bytes:
+    """A file's weights `[rows, row_bytes]` as they meet rounded rows: -128 of Q8_0, which no quantiser writes, is -127.
+
+    Other formats have no such value and come back as they are.
+    """
+    if kind is not TensorType.Q8_0:
+        return rows
+    blocks = rows.reshape(len(rows), -1, kind.block_bytes).copy()  # [rows, blocks, f16 scale and 32 int8]
+    quanta = blocks[:, :, 2:]
+    quanta[quanta == 0x80] = 0x81
+    clipped: Bytes = blocks.reshape(rows.shape)
+    return clipped

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chairlift.ops.batch_check import check_batch, check_range, check_sample_batch
-from chairlift.ops.dequantize import dequantize
-from chairlift.ops.integer_activations import INTEGER_TYPES, quantize_groups, round_to_int8
+from chairlift.ops.dequantize import dequantize, dequantize_rows
+from chairlift.ops.integer_activations import INTEGER_TYPES, quantize_groups, round_to_int8, without_lowest
 from chairlift.ops.interface import (
     Activation,
     Axis,
@@ -144,8 +144,12 @@ class ReferenceOps:
         return GatedLinear(_GatedLinear(self._linear([gate]), self._linear([up]), _ACTIVATIONS[activation]))
 
     def _linear(self, parts: Sequence[HostTensor]) -> _Linear:
-        rounds = self._compute_dtype == "int8"
-        return _Linear([(dequantize(part), rounds and part.type in INTEGER_TYPES) for part in parts])
+        return _Linear([self._part(part) for part in parts])
+
+    def _part(self, part: HostTensor) -> tuple[Float32, bool]:
+        if self._compute_dtype != "int8" or part.type not in INTEGER_TYPES:
+            return dequantize(part), False
+        return dequantize_rows(without_lowest(part.data, part.type), part.type, part.shape[-1]), True
 
     def load_norm(self, weight: HostTensor) -> Norm:
         """Dequantise a norm's weight `[width]`."""
