@@ -1,5 +1,6 @@
 #include "runtime/isas.h"
 
+#include <cstring>
 #include <stdexcept>
 
 #include "runtime/cpu_features.h"
@@ -10,7 +11,8 @@ namespace {
 struct Isa {
   const char* name;
   const char* base;  // an earlier one, whose kernels it inherits where it is no faster; none for the first
-  const char* features;
+  const char* features;  // that it needs, in words
+  const char* adds[4];  // those that its base does not need, as cpu_features() names them; the rest is null
   bool (*is_available)();
   void (*add_kernels)(KernelTable&);  // compiled for the features: not to be called without them
 };
@@ -37,22 +39,24 @@ void add_avx512(KernelTable& table) {
 
 // In ascending order of preference: "auto" is the last that is available.
 constexpr Isa kIsas[] = {
-    {"generic", nullptr, "nothing", always, add_generic},
+    {"generic", nullptr, "nothing", {}, always, add_generic},
 #ifdef CHAIRLIFT_HAVE_X86
-    {"avx2", "generic", "AVX2, FMA and F16C", cpu_has_avx2, add_avx2},
+    {"avx2", "generic", "AVX2, FMA and F16C", {"avx2", "fma", "f16c"}, cpu_has_avx2, add_avx2},
 #ifdef CHAIRLIFT_HAVE_AVXVNNI
-    {"avxvnni", "avx2", "AVX2, FMA, F16C and AVX-VNNI", cpu_has_avx_vnni, register_avxvnni_linear},
+    {"avxvnni", "avx2", "AVX2, FMA, F16C and AVX-VNNI", {"avx_vnni"}, cpu_has_avx_vnni, register_avxvnni_linear},
 #endif
-    {"avx512", "avx2", "AVX-512 F, BW, VL and DQ", cpu_has_avx512, add_avx512},
-    {"avx512vnni", "avx512", "AVX-512 F, BW, VL, DQ and VNNI", cpu_has_avx512_vnni, register_avx512vnni_linear},
+    {"avx512", "avx2", "AVX-512 F, BW, VL and DQ", {"avx512f", "avx512bw", "avx512vl", "avx512dq"}, cpu_has_avx512,
+     add_avx512},
+    {"avx512vnni", "avx512", "AVX-512 F, BW, VL, DQ and VNNI", {"avx512_vnni"}, cpu_has_avx512_vnni,
+     register_avx512vnni_linear},
 #ifdef CHAIRLIFT_HAVE_AMX
-    {"amx", "avx512vnni", "AVX-512 F, BW, VL, DQ and VNNI, and AMX with 8-bit integers", cpu_has_amx_int8,
-     register_amx_linear},
+    {"amx", "avx512vnni", "AVX-512 F, BW, VL, DQ and VNNI, and AMX with 8-bit integers", {"amx_tile", "amx_int8"},
+     cpu_has_amx_int8, register_amx_linear},
 #endif
 #endif
 #ifdef CHAIRLIFT_HAVE_NEON
-    {"neon", "generic", "ASIMD", cpu_has_neon, register_neon_linear},
-    {"neondot", "neon", "ASIMD and SDOT", cpu_has_neon_dotprod, register_neondot_linear},
+    {"neon", "generic", "ASIMD", {"asimd"}, cpu_has_neon, register_neon_linear},
+    {"neondot", "neon", "ASIMD and SDOT", {"asimddp"}, cpu_has_neon_dotprod, register_neondot_linear},
 #endif
 };
 
@@ -65,6 +69,22 @@ const Isa& find_isa(const std::string& name) {
   }
   if (found == nullptr) throw std::invalid_argument("isa is \"" + name + "\"; this build has " + known);
   return *found;
+}
+
+bool is_found(const char* name) {
+  for (const CpuFeature& feature : cpu_features()) {
+    if (std::strcmp(feature.name, name) == 0) return feature.found;
+  }
+  return false;
+}
+
+// Those features that an instruction set or one of its bases needs and that are not there.
+std::string missing_features(const Isa& isa) {
+  std::string missing = isa.base == nullptr ? "" : missing_features(find_isa(isa.base));
+  for (const char* name : isa.adds) {
+    if (name != nullptr && !is_found(name)) missing += (missing.empty() ? "" : ", ") + std::string(name);
+  }
+  return missing;
 }
 
 KernelTable build_table(const Isa& isa) {
@@ -86,7 +106,9 @@ std::vector<IsaInfo> isas() {
 KernelTable kernel_table(const std::string& name) {
   const Isa& isa = find_isa(name);
   if (isa.is_available()) return build_table(isa);
-  throw std::invalid_argument("isa is \"" + name + "\" but this processor or system lacks " + isa.features);
+  std::string missing = missing_features(isa);
+  if (missing.empty()) missing = "permission to use " + std::string(isa.features);  // AMX tiles, asked of the system
+  throw std::invalid_argument("isa is \"" + name + "\" but this processor or system lacks " + missing);
 }
 
 }  // namespace chairlift

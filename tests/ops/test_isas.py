@@ -49,6 +49,17 @@ def test_one_that_is_not_available_is_refused_by_name(isa: str) -> None:
         native.Context(1, isa)
 
 
+@pytest.mark.parametrize("isa", [name for name in BY_PREFERENCE if name not in AVAILABLE])
+def test_the_refusal_names_only_what_is_missing(isa: str) -> None:
+    """Features that this processor has are not in the list of those that it lacks."""
+    with pytest.raises(ValueError, match="lacks") as refusal:
+        native.Context(1, isa)
+    named = str(refusal.value).split(" lacks ")[1].split(", ")
+    found = dict(native.cpu_features())
+    assert named
+    assert not any(found[name] for name in named)
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of /proc/cpuinfo on x86")
 def test_features_are_those_that_the_kernel_reports() -> None:
     """CPUID and the saved registers, as read here, agree with Linux."""
