@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models
 from chairlift import factory
 from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError, ModelLoadError
+from tiny import write_tiny_model
 
 
 def config(model: Path, **flags: Any) -> EngineConfig:
@@ -31,7 +32,7 @@ def test_the_reference_backend_says_that_it_is_slow(
 ) -> None:
     """One line, although the person asked for it by name."""
     (line,) = notices(caplog, config(tiny_model, backend="reference"))
-    assert "very slow and outside the same-bits promise (P2)" in line
+    assert "very slow and outside the same-bits promise" in line
 
 
 def test_missing_kernels_are_one_line(
@@ -42,6 +43,20 @@ def test_missing_kernels_are_one_line(
     (line,) = notices(caplog, config(tiny_model))
     assert "no native kernels" in line
     assert "very slow" in line
+
+
+def test_an_instruction_set_for_the_reference_is_refused(tiny_model: Path) -> None:
+    """A flag that would have no effect is an error that names it."""
+    with pytest.raises(ConfigError, match=r"--isa generic .* reference backend has none"):
+        factory.build_engine(config(tiny_model, backend="reference", isa="generic"))
+
+
+def test_int8_without_effect_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Asking for 8-bit activations where no weights take them is said, with the flag that helps."""
+    path = write_tiny_model(tmp_path / "f32.gguf", type_name="F32")
+    (line,) = notices(caplog, config(path, compute_dtype="int8"))
+    assert "--compute-dtype int8 changes nothing" in line
+    assert "--quantization q8|q4" in line
 
 
 def test_a_clamped_context_is_one_line(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from chairlift.tokenizer.base import Tokenizer
     from chairlift.tokenizer.chat_template import ChatTemplate
 
-REFERENCE_NOTICE = (
-    "the reference backend is a correctness tool, very slow and outside the same-bits promise (P2)"
-)
+REFERENCE_NOTICE = "the reference backend is a correctness tool, very slow and outside the same-bits promise"
 NO_KERNELS_NOTICE = f"no native kernels (was there a C++ compiler at install time?): {REFERENCE_NOTICE}"
 
 _logger = logging.getLogger("chairlift")
@@ -153,8 +151,8 @@ def create_ops(compute: ComputeConfig, max_num_tokens: int) -> Ops:
     """The backend that the config names; "auto" is native kernels where they are built, else the reference.
 
     Raises:
-        ConfigError: `cpu` was asked for by name and the native module is not there, or the machine refuses
-            the instruction set or so many threads.
+        ConfigError: `cpu` was asked for by name and the native module is not there, the machine refuses the
+            instruction set or so many threads, or one was chosen for the reference, which has none.
     """
     if compute.backend != "reference":
         try:
@@ -168,6 +166,8 @@ def create_ops(compute: ComputeConfig, max_num_tokens: int) -> Ops:
                 return CpuOps(threads, max_num_tokens, max_num_tokens, compute.isa, compute.compute_dtype)
             except (ValueError, RuntimeError) as error:
                 raise ConfigError(f"--isa {compute.isa} with --threads {threads}: {error}") from error
+    if compute.isa != "auto":
+        raise ConfigError(f"--isa {compute.isa} chooses native kernels; the reference backend has none")
     from chairlift.ops.reference import ReferenceOps
 
     return ReferenceOps(max_num_tokens, max_num_tokens, compute.compute_dtype)
@@ -250,9 +250,9 @@ def _chat_template(source: str | None, tokenizer: Tokenizer) -> ChatTemplate | N
 def _info(config: EngineConfig, files: ModelFiles, ops: Ops, pool: KVCacheSpec, plan: KVPlan) -> EngineInfo:
     from chairlift.engine.types import EngineInfo
     from chairlift.model.loader import open_weights
-    from chairlift.model.weights.quantized import quantization_notices
+    from chairlift.model.weights.quantized import integer_notices, quantization_notices
 
-    quantization = config.model.quantization
+    quantization, weights = config.model.quantization, open_weights(files)
     slow = REFERENCE_NOTICE if config.compute.backend == "reference" else NO_KERNELS_NOTICE
     return EngineInfo(
         model_name=files.name,
@@ -267,12 +267,13 @@ def _info(config: EngineConfig, files: ModelFiles, ops: Ops, pool: KVCacheSpec, 
         backend=ops.name,
         details={
             **({"quantization": quantization} if quantization else {}),
-            "kv pool MiB": f"{pool.num_blocks * pool.bytes_per_block / 2**20:.0f}",
+            "kv pool MiB": f"{pool.num_blocks * pool.bytes_per_block / 2**20:.1f}",
             **ops.describe(),
         },
         notices=[
             *([slow] if ops.name == "reference" else []),
-            *(quantization_notices(open_weights(files), quantization) if quantization else []),
+            *(quantization_notices(weights, quantization) if quantization else []),
+            *(integer_notices(weights, quantization) if config.compute.compute_dtype == "int8" else []),
             *plan.notices,
         ],
     )

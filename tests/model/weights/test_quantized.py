@@ -10,7 +10,7 @@ import pytest
 from chairlift.errors import ModelLoadError
 from chairlift.model.files import open_model_files
 from chairlift.model.loader import load_model, open_weights
-from chairlift.model.weights.quantized import QuantizedWeights, quantization_notices
+from chairlift.model.weights.quantized import QuantizedWeights, integer_notices, quantization_notices
 from chairlift.model.weights.source import WeightSource
 from chairlift.ops.interface import HostTensor, TensorType
 from chairlift.ops.quantize import quantize
@@ -97,6 +97,23 @@ def test_rows_of_no_whole_blocks_stay(tmp_path: Path) -> None:
 def test_nothing_to_say(tmp_path: Path) -> None:
     """Where everything is quantised there is no notice."""
     assert quantization_notices(opened(TinyModel().write_folder(tmp_path)), "q4") == []
+
+
+@pytest.mark.parametrize("type_name", FLOATS)
+def test_int8_without_integer_weights_says_so(tmp_path: Path, type_name: str) -> None:
+    """Float weights don't meet 8-bit activations: the notice says that, and which flag would make them."""
+    source = opened(TinyModel(type_name=type_name).write_folder(tmp_path))
+    (notice,) = integer_notices(source, None)
+    assert "--compute-dtype int8 changes nothing" in notice
+    assert "--quantization q8|q4" in notice
+    assert integer_notices(source, "q4") == []
+
+
+def test_int8_for_a_part_says_how_many(tmp_path: Path) -> None:
+    """Rows that cannot be quantised are computed in f32 and counted; a table that is only looked up is not."""
+    source = opened(TinyModel(intermediate_size=80, tied=False).write_folder(tmp_path))
+    (notice,) = integer_notices(source, "q8")
+    assert "13 of 15 matrices are computed in int8" in notice
 
 
 def test_one_tensor_at_a_time(tmp_path: Path) -> None:

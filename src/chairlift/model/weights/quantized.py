@@ -12,6 +12,7 @@ from pathlib import Path
 from chairlift.errors import ModelLoadError
 from chairlift.model.weights.mapped import TensorInfo
 from chairlift.model.weights.source import WeightSource
+from chairlift.ops.integer_activations import INTEGER_TYPES
 from chairlift.ops.interface import HostTensor, TensorType
 
 Quantize = Callable[[HostTensor, TensorType], HostTensor]  # `Ops.quantize`
@@ -87,5 +88,36 @@ def quantization_notices(source: WeightSource, quantization: str) -> list[str]:
     ]
 
 
+def integer_notices(source: WeightSource, quantization: str | None) -> list[str]:
+    """What a user who asked for `--compute-dtype int8` should know: that no or not every matrix takes part."""
+    names = set(source.names())
+    if "lm_head.weight" in names:
+        names.discard("model.embed_tokens.weight")  # only looked up
+    kinds = [
+        _final_type(name, source.info(name), quantization) for name in names if _is_matrix(source.info(name))
+    ]
+    integer = sum(kind in INTEGER_TYPES for kind in kinds)
+    if integer == len(kinds):
+        return []
+    hint = "" if quantization else "; --quantization q8|q4 makes weights of 8 or 4 bits"
+    if not integer:
+        return [
+            f"--compute-dtype int8 changes nothing: no matrix of {source.path} has 8-bit or 4-bit weights{hint}"
+        ]
+    return [
+        f"--compute-dtype int8: {integer} of {len(kinds)} matrices are computed in int8, "
+        f"the others have no 8-bit or 4-bit weights{hint}"
+    ]
+
+
+def _final_type(name: str, info: TensorInfo, quantization: str | None) -> TensorType:
+    target = target_type(name, info, quantization) if quantization else None
+    return target or TensorType(info.type_name)
+
+
+def _is_matrix(info: TensorInfo) -> bool:
+    return len(info.shape) == 2
+
+
 def _is_float_matrix(info: TensorInfo) -> bool:
-    return len(info.shape) == 2 and info.type_name in _FLOATS
+    return _is_matrix(info) and info.type_name in _FLOATS
