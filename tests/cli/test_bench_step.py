@@ -65,3 +65,9 @@ def test_bad_values_are_explained(
     err = capsys.readouterr().err
     assert words in err
     assert len(err.splitlines()) == 1
+
+
+def test_the_reference_backend_is_named(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without an instruction set to tell, the backend stands behind the model."""
+    assert run(tiny_model, "--backend", "reference") == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(": reference")

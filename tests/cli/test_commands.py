@@ -142,6 +142,7 @@ def test_serve_starts_answers_and_stops(tiny_model: Path, tmp_path: Path) -> Non
     with serving(tiny_model, "--served-model-name", "mine", "--step-log", str(log)) as (url, banner):
         assert "serves mine" in banner
         assert "context 512 tokens" in banner
+        assert all(len(line) < 130 for line in banner.splitlines() if " try: " not in line)
         models = get(url + "/v1/models")["data"]
         assert isinstance(models, list)
         assert models[0]["id"] == "mine"

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     where = ", ".join(
         f"{name} {details[name]}" for name in ("isa", "compute dtype", "threads") if name in details
     )
-    print(f"{engine.info.model_name}: {where}")
+    print(f"{engine.info.model_name}: {where or engine.info.backend}")
     if limits:
         print(machine_line(limits))
     print(text(report, int(details.get("threads", "1"))))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chairlift.engine.types import EngineInfo
 
 ENGINE_ENTRY = "chairlift.factory:build_engine"
+_SHOWN = ("backend", "isa", "compute dtype", "threads", "quantization")  # in the banner
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,8 +121,10 @@ def _serve(args: argparse.Namespace, config: EngineConfig, client: ProcessClient
 
 def _banner(info: EngineInfo, name: str, url: str, seconds: float) -> str:
     """What a person wants to know at start, and what to type next."""
-    pool = f"{info.num_kv_blocks} blocks of {info.block_size} tokens, {info.kv_cache_dtype}"
-    compute = ", ".join(f"{key} {value}" for key, value in info.details.items())
+    size = info.details["kv pool MiB"]
+    pool = f"{info.num_kv_blocks} blocks of {info.block_size} tokens, {info.kv_cache_dtype}, {size} MiB"
+    shown = {"backend": info.backend, **info.details}  # the rest is for `chairlift env`
+    compute = ", ".join(f"{key} {shown[key]}" for key in _SHOWN if key in shown)
     lines = [
         f"Chairlift {__version__} serves {name} on {url} (ready in {seconds:.1f} s)",
         f"  context {info.max_model_len} tokens; up to {info.max_num_seqs} requests and "
