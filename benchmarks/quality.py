@@ -4,18 +4,18 @@
     python benchmarks/quality.py --model FOLDER --variant "quantization=q4 compute_dtype=int8 kv_cache_dtype=f16"
 
 A variant is flags of the engine on top of those of the baseline (f32 activations, f32 KV cache, unless --baseline
-says otherwise); all of them are loaded side by side. The text is this project's own documentation and, where they are,
-the MT-Bench questions of --prompts, in windows of --context tokens that start with an empty cache; every logit is
-compared.
+says otherwise); all of them are loaded side by side. The text is data/quality.txt, pages of this project's
+documentation as they were once, or --text, in windows of --context tokens that start with an empty cache; every logit
+is compared. Figures of the same text (its SHA-256 is printed) and model belong together.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from chairlift.config import EngineConfig
+from chairlift.errors import ChairliftError
 from chairlift.factory import create_ops, open_front, resolve_model
 from chairlift.model.files import open_model_files
 from chairlift.model.loader import load_model
 from chairlift.ops.interface import RaggedBatch
 
-PROJECT = Path(__file__).parents[1]
+TEXT = Path(__file__).parent / "data" / "quality.txt"
 BLOCK_SIZE = 16
 ROWS = 128  # of a step: the logits of that many tokens are looked at together
 
@@ -126,29 +127,14 @@ def compare(base: Scorer, variants: list[Scorer], windows: list[list[int]]) -> l
     return losses
 
 
-def read_texts(prompts: Path) -> Iterator[str]:
-    """The documentation, and the questions where they are."""
-    pages = sorted((PROJECT / "docs").rglob("*.md"))
-    yield "\n\n".join(page.read_text(encoding="utf-8") for page in pages)
-    questions = prompts / "mt_bench.jsonl"
-    if not questions.exists():
-        print(f"{questions} is not there: only the documentation is read (--prompts)", file=sys.stderr)
-        return
-    lines = questions.read_text(encoding="utf-8").splitlines()
-    yield "\n\n".join(turn for line in lines for turn in json.loads(line)["turns"])
-
-
-def make_windows(args: argparse.Namespace) -> list[list[int]]:
-    """Windows of whole length, from each text in turn, until there are enough tokens."""
-    tokenizer = open_front(
-        resolve_model(EngineConfig.from_flags(model=args.model, tokenizer=args.tokenizer))
-    ).tokenizer
-    cut: list[list[list[int]]] = []
-    for text in read_texts(args.prompts):
-        ids, size = tokenizer.encode(text), args.context
-        cut.append([ids[i : i + size] for i in range(0, len(ids) - size + 1, size)])
-    in_turn = [group[i] for i in range(max(map(len, cut))) for group in cut if i < len(group)]
-    return in_turn[: max(1, args.tokens // args.context)]
+def make_windows(args: argparse.Namespace, text: str) -> list[list[int]]:
+    """The text's first windows of whole length, until there are enough tokens."""
+    config = EngineConfig.from_flags(model=args.model, tokenizer=args.tokenizer)
+    ids, size = open_front(resolve_model(config)).tokenizer.encode(text), args.context
+    windows = [ids[i : i + size] for i in range(0, len(ids) - size + 1, size)]
+    if not windows:
+        sys.exit(f"the text has {len(ids)} tokens, fewer than a window of {size} (--context)")
+    return windows[: max(1, args.tokens // size)]
 
 
 def parse_flags(text: str) -> dict[str, Any]:
@@ -188,24 +174,33 @@ def main() -> None:
     parser.add_argument("--variant", action="append", required=True, help="flags on top; repeatable")
     parser.add_argument("--context", type=int, default=1024, help="tokens of a window (default: 1024)")
     parser.add_argument("--tokens", type=int, default=8192, help="tokens to read (default: 8192)")
-    parser.add_argument("--prompts", type=Path, default=PROJECT.parent / "shared/prompts", metavar="DIR")
+    parser.add_argument("--text", type=Path, default=TEXT, metavar="FILE", help="default: data/quality.txt")
     parser.add_argument("--output-json", type=Path, help="write the results there, too")
     args = parser.parse_args()
-    windows = make_windows(args)
+    if not args.text.is_file():
+        sys.exit(f"--text {args.text} is not there")
+    text = args.text.read_text(encoding="utf-8")
+    windows = make_windows(args, text)
     common = {"model": args.model, **parse_flags(args.baseline)}
     base = Scorer(common, args.context)
-    variants = [Scorer({**common, **parse_flags(text)}, args.context) for text in args.variant]
+    variants = [Scorer({**common, **parse_flags(flags)}, args.context) for flags in args.variant]
     losses = compare(base, variants, windows)
     for scorer in (base, *variants):
         scorer.close()
     results = [
-        {"variant": text, "baseline": args.baseline, **loss.document()}
-        for text, loss in zip(args.variant, losses, strict=True)
+        {"variant": flags, "baseline": args.baseline, **loss.document()}
+        for flags, loss in zip(args.variant, losses, strict=True)
     ]
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    print(f"text: {args.text.name}, SHA-256 {digest}")
     print(table(results))
     if args.output_json:
-        args.output_json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        found = {"text": args.text.name, "sha256": digest, "command": sys.argv, "results": results}
+        args.output_json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ChairliftError as error:
+        sys.exit(f"quality.py: {error}")

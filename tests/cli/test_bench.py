@@ -139,6 +139,9 @@ def test_serve_stops_when_the_first_request_fails(server: str) -> None:
     ("args", "message"),
     [
         ("throughput --n 0", "--n is 0; it must be at least 1"),
+        ("serve --burstiness 0.5", "--burstiness shapes the gaps of --request-rate, which is not given"),
+        ("serve --base-url http://127.0.0.1:1 --port 2", "--base-url stands instead of --host and --port"),
+        ("serve --self-timed", "--self-timed: the requests of this data set have no arrival times"),
         ("throughput --output-json /nope/x", "--output-json /nope/x: no folder /nope"),
         ("throughput --workload w.json --dataset-path x", "--workload is a data set of its own"),
         ("serve --request-rate 0", "--request-rate is 0; it must be more than 0"),

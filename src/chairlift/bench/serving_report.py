@@ -45,7 +45,8 @@ def document(load: LoadResult, options: ReportOptions) -> dict[str, Any]:
         "request_goodput": _num_within(good, options.goodput) / seconds if options.goodput else None,
         "output_throughput": output / seconds,
         "total_token_throughput": (prompt + output) / seconds,
-        "max_output_tokens_per_s": _peak_per_second(good),
+        # A run shorter than a second fills none.
+        "max_output_tokens_per_s": max(_peak_per_second(good), output / seconds),
         "max_concurrent_requests": _peak_concurrency(good),
         "client_cpu_s": load.client_cpu_s,
         "client_cpu_share": load.client_cpu_s / seconds,

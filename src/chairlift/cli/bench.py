@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from chairlift.cli import bench_lanes, bench_serve, bench_step, bench_throughput
+from chairlift.errors import ConfigError, RequestError
 
 # A module has HELP, DESCRIPTION, add_arguments(parser) and run(args) -> int.
 _KINDS = {
@@ -30,4 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the kind that was named."""
-    return int(_KINDS[args.kind].run(args))
+    try:
+        return int(_KINDS[args.kind].run(args))
+    except RequestError as error:  # its requests are made of its own flags and files
+        raise ConfigError(str(error)) from error

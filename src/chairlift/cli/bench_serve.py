@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `bench serve`."""
     server = parser.add_argument_group("server")
     server.add_argument("--base-url", metavar="URL", help="instead of --host and --port")
-    server.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
-    server.add_argument("--port", type=int, default=8000, help="default: 8000")
+    server.add_argument("--host", help="default: 127.0.0.1")
+    server.add_argument("--port", type=int, help="default: 8000")
     server.add_argument(
         "--endpoint", choices=ENDPOINTS, default=ENDPOINTS[0], help=f"default: {ENDPOINTS[0]}"
     )
@@ -77,9 +77,8 @@ def _add_traffic_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--burstiness",
         type=float,
-        default=1.0,
         metavar="B",
-        help="1 is Poisson, less is burstier (default: 1)",
+        help="of --request-rate: 1 is Poisson, less is burstier (default: 1)",
     )
     group.add_argument("--self-timed", action="store_true", help="send at the arrival times of the data set")
     group.add_argument(
@@ -130,13 +129,15 @@ def run(args: argparse.Namespace) -> int:
 
     traffic = Traffic(
         args.request_rate,
-        args.burstiness,
+        1.0 if args.burstiness is None else args.burstiness,
         args.self_timed,
         args.max_concurrency,
         args.request_timeout,
         args.seed,
     )
     items = load(spec, args.vocab_size)
+    if args.self_timed and not any(item.arrival_s for item in items):
+        raise ConfigError("--self-timed: the requests of this data set have no arrival times")
     endpoint, template = _endpoint(args, args.endpoint), _template(args)
     done = asyncio.run(_offer(endpoint, template, items, traffic, args.num_warmups))
     result = serving_report.document(done, options)
@@ -161,7 +162,10 @@ async def _offer(
     warm = await offer(endpoint, template, [warmup] * num_warmups, Traffic())
     for outcome in warm.outcomes:
         if outcome.error is not None:
-            raise ChairliftError(f"the first request failed, nothing was measured: {outcome.error}")
+            raise ChairliftError(
+                f"the first request failed, nothing was measured: {outcome.error} "
+                "(random prompts have token ids below --vocab-size)"
+            )
     with Progress("Serving", len(items), "requests") as progress:
         return await offer(endpoint, template, items, traffic, progress.advance)
 
@@ -180,6 +184,10 @@ def _check(args: argparse.Namespace) -> None:
             raise ConfigError(f"{flag} is {value:g}; it must be more than {above:g}")
     if args.self_timed and args.request_rate != math.inf:
         raise ConfigError("--self-timed takes the arrivals of the data set; drop --request-rate")
+    if args.burstiness is not None and args.request_rate == math.inf:
+        raise ConfigError("--burstiness shapes the gaps of --request-rate, which is not given")
+    if args.base_url is not None and (args.host is not None or args.port is not None):
+        raise ConfigError("--base-url stands instead of --host and --port; give one or the other")
     wanted = [flag for flag in ("save_detailed", "result_dir", "result_filename") if getattr(args, flag)]
     if wanted and not args.save_result:
         raise ConfigError(f"--{wanted[0].replace('_', '-')} needs --save-result")
@@ -233,8 +241,9 @@ def _endpoint(args: argparse.Namespace, path: str) -> Endpoint:
         if not equals or not name.strip() or any(char in item for char in "\r\n"):
             raise ConfigError(f"--header has {item!r}; write NAME=VALUE")
         headers.append((name.strip(), value.strip()))
-    host = f"[{args.host}]" if ":" in args.host else args.host
-    return Endpoint.of(args.base_url or f"http://{host}:{args.port}", path, tuple(headers))
+    host, port = args.host or "127.0.0.1", args.port or 8000
+    url = args.base_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return Endpoint.of(url, path, tuple(headers))
 
 
 def _template(args: argparse.Namespace) -> Template:
@@ -278,7 +287,7 @@ def _settings(args: argparse.Namespace, model: str, num_prompts: int) -> dict[st
         "model_id": model,
         "num_prompts": num_prompts,
         "request_rate": "inf" if args.request_rate == math.inf else args.request_rate,
-        "burstiness": args.burstiness,
+        "burstiness": 1.0 if args.burstiness is None else args.burstiness,
         "max_concurrency": args.max_concurrency,
     }
 
