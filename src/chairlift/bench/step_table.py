@@ -73,7 +73,10 @@ def _totals(report: StepReport, num_threads: int) -> list[str]:
     step_s = report.step_s
     flops = sum(op.flops + op.int8_ops for op in report.ops) / 1e9
     num_bytes = sum(op.num_bytes for op in report.ops) / 1e6
+    beyond = any(op.least_seconds > op.seconds for op in report.ops)
+    why = "a share above 100%: reads were slower while probed, or part of it stays in the caches"
     return [
+        *([why] if beyond else []),
         f"whole step: {flops:.2f} GFLOP, {num_bytes:.0f} MB, {report.least_s / step_s:.0%} of the bound",
         f"kernels busy: {report.kernels_s / step_s:.1%} of the step; "
         f"{num_threads} threads in tiles: {report.busy_s / num_threads / step_s:.1%}",
