@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from chairlift.errors import ChairliftError
 from chairlift.model.files import open_model_files
 from chairlift.model.loader import open_weights
 from chairlift.model.spec import ModelSpec
@@ -104,4 +105,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ChairliftError as error:
+        sys.exit(f"off_grid.py: {error}")

@@ -66,6 +66,7 @@ def test_each_kind_of_bench_says_what_it_does(
         ("bench lanes -o /nope/x.svg", "--output /nope/x.svg: no folder /nope"),
         ("bench lanes -o /", "--output /: it is a folder"),
         ("serve --step-log /nope/x", "--step-log /nope/x: no folder /nope"),
+        ("inspect --threads 1", "--threads is for --quantization"),
         ("serve --step-timeout 0", "--step-timeout is 0; it must be more than 0 seconds"),
         ("serve --step-timeout -1", "--step-timeout is -1; it must be more than 0 seconds"),
         ("serve --step-timeout nan", "--step-timeout is nan; it must be more than 0 seconds"),
@@ -79,6 +80,37 @@ def test_a_wrong_argument_is_refused_before_any_work(
     model = ["--model", "/no/such.gguf"] if words[0] == "bench" else ["/no/such.gguf"]
     assert main([*words, *model]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "usage"),
+    [
+        ("serve --bogus", "chairlift serve [MODEL] [options]"),
+        ("inspect m.gguf --bogus", "chairlift inspect [MODEL] [options]"),
+        ("bench step X.gguf", "chairlift bench step [options]"),
+        ("--bogus env", "chairlift [-h]"),
+    ],
+)
+def test_an_unknown_argument_shows_the_usage_of_its_command(
+    args: str, usage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever refuses the argument says how it is called itself."""
+    with pytest.raises(SystemExit) as stopped:
+        main(args.split())
+    assert stopped.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"usage: {usage}")
+    assert "unrecognized arguments: " in err
+
+
+@pytest.mark.parametrize("command", ["serve", "inspect"])
+def test_the_model_may_be_a_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """MODEL and --model are one thing; two different models are refused."""
+    assert main([command, "--model", "/no/such.gguf"]) == 3
+    assert main([command, "/no/such.gguf", "--model", "/no/such.gguf"]) == 3
+    assert capsys.readouterr().err.count("no model at '/no/such.gguf'") == 2
+    assert main([command, "/no/such.gguf", "--model", "/no/other.gguf"]) == 2
+    assert "give one of them" in capsys.readouterr().err
 
 
 def test_a_wrong_size_says_how_to_write_one(capsys: pytest.CaptureFixture[str]) -> None:

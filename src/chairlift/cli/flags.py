@@ -58,6 +58,25 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Add MODEL, for the commands that are about one, and --model, since it is so called elsewhere."""
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help=".gguf file or Hugging Face folder (default: SmolLM2-135M-Instruct)",
+    )
+    parser.add_argument("--model", dest="model_flag", metavar="PATH", help="the same as MODEL")
+
+
+def named_model(args: argparse.Namespace) -> str | None:
+    """What `add_model_argument` was given. Raises ConfigError for two different models."""
+    models = {model for model in (args.model, args.model_flag) if model is not None}
+    if len(models) > 1:
+        raise ConfigError(f"MODEL is {args.model} and --model is {args.model_flag}; give one of them")
+    return next(iter(models), None)
+
+
 def add_engine_flags(parser: argparse.ArgumentParser, *, text: bool = True, queue: bool = False) -> None:
     """Add the flags of `EngineConfig`, in groups; each defaults to None, which means the config's default.
 

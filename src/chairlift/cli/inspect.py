@@ -5,33 +5,31 @@ from __future__ import annotations
 import argparse
 import json
 
-from chairlift.cli.flags import engine_config
+from chairlift.cli.flags import add_model_argument, engine_config, named_model
 from chairlift.cli.inspect_report import Report, document, text
 from chairlift.cli.models import resolve_model
 from chairlift.config import QUANTIZATIONS, EngineConfig
+from chairlift.errors import ConfigError
 from chairlift.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `inspect`."""
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help=".gguf file or Hugging Face folder (default: SmolLM2-135M-Instruct)",
-    )
+    add_model_argument(parser)
     parser.add_argument(
         "--quantization", choices=QUANTIZATIONS, help="also quantise every tensor and say what it loses"
     )
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="worker threads (default: the cores we may use)"
+        "--threads", type=int, metavar="N", help="of --quantization (default: the cores we may use)"
     )
     parser.add_argument("--json", action="store_true", help="machine-readable")
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the headers, quantise if asked, and print."""
-    report = _collect(resolve_model(engine_config(args, args.model)))
+    if args.threads is not None and args.quantization is None:
+        raise ConfigError("--threads is for --quantization, which is not given")
+    report = _collect(resolve_model(engine_config(args, named_model(args))))
     print(json.dumps(document(report), indent=1) if args.json else text(report))
     return 0
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chairlift import __version__
 from chairlift.errors import ChairliftError
@@ -60,7 +60,9 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"chairlift {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser
+    )
     for name, each in COMMANDS.items():
         child = commands.add_parser(
             name,
@@ -72,6 +74,16 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         if name == command:
             import_module(each.module).add_arguments(child)
     return parser
+
+
+class _CommandParser(argparse.ArgumentParser):
+    """Refuses what it does not know itself, so that the usage shown is the command's (its sub-commands' likewise)."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

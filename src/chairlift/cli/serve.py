@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from chairlift import __version__
 from chairlift.cli import environment
-from chairlift.cli.flags import add_engine_flags, engine_config
+from chairlift.cli.flags import add_engine_flags, add_model_argument, engine_config, named_model
 from chairlift.cli.models import resolve_model
 from chairlift.cli.paths import check_writable
 from chairlift.errors import ConfigError
@@ -26,12 +26,7 @@ _SHOWN = ("backend", "isa", "compute dtype", "threads", "quantization")  # in th
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `serve`."""
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help=".gguf file or Hugging Face folder (default: SmolLM2-135M-Instruct)",
-    )
+    add_model_argument(parser)
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     server.add_argument("--port", type=int, default=8000, help="0 picks a free one (default: 8000)")
@@ -79,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     logging.getLogger("chairlift").setLevel(args.log_level.upper())
     from chairlift.engine.client import ProcessClient
 
-    config = resolve_model(engine_config(args, args.model))
+    config = resolve_model(engine_config(args, named_model(args)))
     client = ProcessClient(ENGINE_ENTRY, config)
     client.spawn()  # it reads the weights while the imports of `_serve` run
     try:
