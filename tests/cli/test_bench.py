@@ -66,12 +66,27 @@ def test_throughput_reads_a_workload(tiny_model: Path, tmp_path: Path) -> None:
     assert "output tokens:  2\n" in done.stdout
 
 
-def test_throughput_refuses_what_the_engine_would(tiny_model: Path) -> None:
-    """A request over the context is one line, not a traceback."""
-    done = bench("throughput", "--model", str(tiny_model), "--input-len", "600", *SMALL)
-    assert done.returncode != 0
-    assert "512" in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("--input-len 600", "512"),
+        ("--n 1000", "n is 1000"),
+        ("--temperature -1", "temperature is -1"),
+        ("--workload {workload}", "99999"),
+        ("--workload {workload} --num-prompts 5", "--num-prompts is 5; "),
+    ],
+)
+def test_throughput_refuses_what_the_engine_would(
+    tiny_model: Path, tmp_path: Path, args: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A request that its flags or its file made wrong is a wrong flag: exit code 2 and one line."""
+    workload = tmp_path / "w.json"
+    workload.write_text('{"requests": [{"prompt_token_ids": [5, 99999], "max_tokens": 2}]}')
+    words = args.format(workload=workload).split()
+    assert main(["bench", "throughput", "--model", str(tiny_model), *words, *SMALL]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("endpoint", ["/v1/completions", "/v1/chat/completions"])

@@ -49,13 +49,21 @@ def load(spec: DatasetSpec, vocab_size: int) -> list[WorkItem]:
     """
     _check(spec)
     if spec.name == "workload":
-        return from_file(spec.path or "")[: spec.num_prompts]
+        return _first(from_file(spec.path or ""), spec)
     rng = random.Random(spec.seed)
     lengths = _azure_lengths(spec) if spec.name == "azure" else _random_lengths(spec, rng)
-    return [
+    items = [
         WorkItem([rng.randrange(FIRST_PLAIN_ID, vocab_size) for _ in range(prompt)], answer, arrival)
         for prompt, answer, arrival in lengths
     ]
+    return _first(items, spec)
+
+
+def _first(items: list[WorkItem], spec: DatasetSpec) -> list[WorkItem]:
+    """As many as were asked for; a file that has fewer is no silent change of the measurement."""
+    if spec.num_prompts is not None and len(items) < spec.num_prompts:
+        raise ConfigError(f"--num-prompts is {spec.num_prompts}; {spec.path} has only {len(items)} requests")
+    return items[: spec.num_prompts]
 
 
 def _check(spec: DatasetSpec) -> None:
