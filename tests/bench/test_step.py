@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chairlift.bench.step import StepMix, StepReport, measure, probe
+from chairlift.bench.step import StepMix, StepReport, measure, probe, profile, runner_of
 from chairlift.bench.step_table import document, text
 from chairlift.config import EngineConfig
 from chairlift.engine.engine import Engine
@@ -86,6 +86,15 @@ def test_the_reference_has_no_bound(tiny_model: Path) -> None:
     with pytest.raises(ConfigError, match="reference"):
         probe(engine)
     engine.close()
+
+
+def test_a_profile_is_held_against_the_best_probe(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may be slower while probed before than it is after, or the other way round."""
+    found = [MachineLimits(1e9, 2e9, 1e9)] * 3 + [MachineLimits(5e8, 1e9, 3e9)] * 3
+    monkeypatch.setattr(runner_of(engine).ops, "measure_limits", lambda: found.pop(0))
+    _, limits = profile(engine, StepMix(2, 10), steps=2)
+    assert limits == MachineLimits(flops=1e9, int8_ops=2e9, read_bytes=3e9)
+    assert found == []
 
 
 def test_bounds_and_rates_are_told(engine: Engine) -> None:

@@ -84,6 +84,10 @@ def probe(engine: Engine) -> MachineLimits:
     limits = [each for each in found if each is not None]
     if not limits:
         raise ConfigError(f"--profile needs the native kernels; this engine runs on {engine.info.backend}")
+    return _best(limits)
+
+
+def _best(limits: Sequence[MachineLimits]) -> MachineLimits:
     return MachineLimits(
         flops=max(each.flops for each in limits),
         int8_ops=max(each.int8_ops for each in limits),
@@ -97,6 +101,22 @@ def measure(engine: Engine, mix: StepMix, *, steps: int, limits: MachineLimits |
     Raises:
         ConfigError: the engine's limits leave no room for the mix.
     """
+    return _report(mix, _measured(engine, mix, steps, limits is not None), limits)
+
+
+def profile(engine: Engine, mix: StepMix, *, steps: int) -> tuple[StepReport, MachineLimits]:
+    """`measure` with the best of the bounds probed before and after: the memory of a shared machine is not steady.
+
+    Raises:
+        ConfigError: as `probe` and `measure`.
+    """
+    before = probe(engine)
+    measured = _measured(engine, mix, steps, True)
+    limits = _best([before, probe(engine)])
+    return _report(mix, measured, limits), limits
+
+
+def _measured(engine: Engine, mix: StepMix, steps: int, profiled: bool) -> list[_Step]:
     runner = runner_of(engine)
     driver = _Driver(engine, mix)
     measured = []
@@ -105,12 +125,12 @@ def measure(engine: Engine, mix: StepMix, *, steps: int, limits: MachineLimits |
         for _ in range(_WARMUP_STEPS):
             driver.step()
         for _ in range(steps):
-            runner.profile = None if limits is None else []
+            runner.profile = [] if profiled else None
             measured.append(_Step(driver.timed_step(), runner.profile or []))
     finally:
         runner.profile = None
         driver.leave()
-    return _report(mix, measured, limits)
+    return measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=int, default=40, metavar="N", help="steps to measure (default: 40)")
     parser.add_argument(
-        "--profile", action="store_true", help="operator by operator; probes the machine first"
+        "--profile", action="store_true", help="operator by operator; probes the machine before and after"
     )
     parser.add_argument("--json", action="store_true", help="machine-readable")
     add_engine_flags(parser, text=False)
@@ -40,15 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
     _check(args)
-    from chairlift.bench.step import StepMix, measure, probe
+    from chairlift.bench.step import StepMix, measure, profile
     from chairlift.bench.step_table import document, machine_line, text
     from chairlift.factory import open_engine
 
     mix = StepMix(args.running, args.context, args.prompt_tokens)
     engine = open_engine(resolve_model(engine_config(args, args.model)))
     try:
-        limits = probe(engine) if args.profile else None
-        report = measure(engine, mix, steps=args.steps, limits=limits)
+        if args.profile:
+            report, limits = profile(engine, mix, steps=args.steps)
+        else:
+            report, limits = measure(engine, mix, steps=args.steps), None
     finally:
         engine.close()
     details = engine.info.details
