@@ -53,6 +53,12 @@ def test_figures_follow_from_the_times() -> None:
     assert {key: pytest.approx(result[key]) for key in expected} == expected
 
 
+def test_the_peak_is_never_below_the_mean() -> None:
+    """A run of a fifth of a second has no full second to count in: 4 tokens in it are 20 a second."""
+    short = LoadResult(LOAD.outcomes[:2], duration_s=0.2, client_cpu_s=0.1)
+    assert document(short, OPTIONS)["max_output_tokens_per_s"] == pytest.approx(20)
+
+
 def test_the_text_has_the_shape_that_scripts_know() -> None:
     """Titles are centred in 50 columns and figures begin in column 42, as vLLM prints them."""
     lines = text(document(LOAD, OPTIONS), Traffic(2.0, max_concurrency=8), OPTIONS).splitlines()
