@@ -1,39 +1,23 @@
 // The readable version of the kernels with 8-bit activations: any processor, the same bits as every other version.
 #include <algorithm>
-#include <limits>
 
 #include "arch/kernel_table.h"
 #include "kernels/panel_weight.h"
+#include "kernels/quantise_generic.h"
 
 namespace chairlift {
 namespace {
 
-constexpr float kRound = 12582912.0f;         // 1.5 * 2^23: adding and taking it away rounds to an integer, ties to even
-constexpr uint32_t kInfinity = 0x7f800000u;   // bits of
-constexpr uint32_t kSmallest = 0x0d800000u;   // 2^-100; 127 / anything above is finite
-
-// Bits of the largest |x|. As integers they order NaN above infinity above everything else.
-uint32_t largest_magnitude(const float* x) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < kGroupSize; ++i) largest = std::max(largest, float_to_bits(x[i]) & 0x7fffffffu);
-  return largest;
-}
-
 void quantise_group(const float* x, QuantGroup& group) {
-  const uint32_t largest = largest_magnitude(x);
-  group = {};
-  if (largest >= kInfinity) group.scale = group.scaled_sum = std::numeric_limits<float>::quiet_NaN();
-  if (largest >= kInfinity || largest < kSmallest) return;
+  const uint32_t largest = largest_magnitude(x, kGroupSize);
+  if (!is_rounded(largest)) return store_zeros(largest, group);
   const float max = float_from_bits(largest), inverse = 127.0f / max;
   int32_t sum = 0;
   for (int64_t i = 0; i < kGroupSize; ++i) {
-    const auto q = static_cast<int32_t>(x[i] * inverse + kRound - kRound);
-    group.q[i] = static_cast<int8_t>(q);
-    sum += q;
+    group.q[i] = round_to_int8(x[i], inverse);
+    sum += group.q[i];
   }
-  group.scale = max / 127.0f;
-  group.scaled_sum = group.scale * static_cast<float>(sum);
-  group.bias = -128 * sum;
+  store_scale(max, sum, group);
 }
 
 void quantise(const float* x, int64_t num_groups, QuantGroup* out) {

@@ -20,11 +20,6 @@ constexpr float kP[6] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
                          4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
 }  // namespace exp_constants
 
-namespace quantise_constants {  // bits of a largest |x|
-constexpr uint32_t kInfinity = 0x7f800000u;
-constexpr uint32_t kSmallest = 0x0d800000u;  // 2^-100; 127 / anything above is finite
-}  // namespace quantise_constants
-
 namespace gelu_constants {  // -2 * sqrt(2 / pi), and that times 0.044715
 constexpr float kLinear = -1.5957691216057308f;
 constexpr float kCubic = -0.071354816272600242f;

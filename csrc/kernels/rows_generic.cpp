@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "kernels/math.h"
+#include "kernels/quantise_generic.h"
 #include "kernels/step_kernels.h"
 
 namespace chairlift {
@@ -21,18 +20,15 @@ void widen_int8(const int8_t* x, int64_t n, float* y) {
 }
 
 void quantise(const float* x, int64_t n, int8_t* q, float* scale) {
-  uint32_t largest = 0;  // as integers, bits of NaN are above infinity's and those above everything else
-  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, float_to_bits(x[i]) & 0x7fffffffu);
-  if (largest >= quantise_constants::kInfinity || largest < quantise_constants::kSmallest) {
-    *scale = largest < quantise_constants::kInfinity ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+  const uint32_t largest = largest_magnitude(x, n);
+  if (!is_rounded(largest)) {
+    *scale = scale_of_zeros(largest);
     std::fill(q, q + n, int8_t{0});
     return;
   }
   const float max = float_from_bits(largest), inverse = 127.0f / max;
   *scale = max / 127.0f;
-  for (int64_t i = 0; i < n; ++i) {
-    q[i] = static_cast<int8_t>(x[i] * inverse + exp_constants::kRound - exp_constants::kRound);
-  }
+  for (int64_t i = 0; i < n; ++i) q[i] = round_to_int8(x[i], inverse);
 }
 
 void rotate(float* x, const float* cos, const float* sin, int64_t half) {

@@ -5,6 +5,7 @@
 #include "arch/amx/tiles.h"
 #include "arch/avx512vnni/integer_layouts.h"
 #include "arch/avx512vnni/linear.h"
+#include "arch/integer_panels.h"
 
 namespace chairlift {
 namespace {
@@ -22,10 +23,7 @@ struct alignas(64) Chunk {
 template <class Layout>
 CHAIRLIFT_INLINE void fill(const uint8_t* groups, const uint8_t* next, int64_t num_groups, Chunk& chunk) {
   for (int64_t g = 0; g < num_groups; ++g, groups += Layout::kBytes, next += Layout::kBytes) {
-#pragma GCC unroll 9
-    for (int64_t byte = 0; byte < Layout::kBytes; byte += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(next + byte), _MM_HINT_T0);
-    }
+    prefetch_bytes<Layout::kBytes>(next);
 #pragma GCC unroll 8
     for (int i = 0; i < kWeightRows; ++i) {
       _mm512_store_si512(chunk.weights[g] + i * kWeightRowBytes, Layout::vector(groups, i));

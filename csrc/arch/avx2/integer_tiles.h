@@ -6,7 +6,7 @@
 #pragma once
 
 #include "arch/avx2/integer_layouts.h"
-#include "arch/kernel_table.h"
+#include "arch/integer_panels.h"
 
 namespace chairlift {
 namespace {
@@ -29,17 +29,6 @@ struct PairDot {
     return _mm256_madd_epi16(sum, _mm256_set1_epi16(factor));
   }
 };
-
-// What a tile works on: a panel, and its R rows of x.
-struct TileTask {
-  const QuantGroup* x;
-  int64_t x_stride;  // groups between rows
-  const uint8_t* panel;
-  const uint8_t* next;  // what is read soon, to be fetched ahead
-  int64_t num_groups;
-  float* acc;  // [R, 16]
-};
-using TileKernel = void (*)(const TileTask&);
 
 // Integer sums of a group: R rows, two vectors.
 template <class Dot, class Source, int R>
@@ -126,14 +115,6 @@ struct Sums {
   }
 };
 
-template <int64_t bytes>
-CHAIRLIFT_INLINE void prefetch_bytes(const uint8_t* p) {
-#pragma GCC unroll 9
-  for (int64_t byte = 0; byte < bytes; byte += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(p + byte), _MM_HINT_T0);
-  }
-}
-
 template <class Dot, class Source, int R>
 void tile(const TileTask& task) {
   Sums<R> sums;
@@ -155,25 +136,9 @@ constexpr TileKernel kTiles[kMaxTileRows + 1] = {
     nullptr,       tile<Dot, Source, 1>, tile<Dot, Source, 2>, tile<Dot, Source, 3>, tile<Dot, Source, 4>,
     tile<Dot, Source, 5>, tile<Dot, Source, 6>};
 
-// All panels for the rows of one tile, then for the next: rows stay in the first-level cache, weights in the second.
 template <class Dot, class Source>
 void panels(const PanelTask& task) {
-  TileTask part = {};
-  part.x = task.xq;
-  part.x_stride = task.x_stride;
-  part.num_groups = task.in / 32;
-  int64_t first_row = 0;
-  for (int64_t num_tiles = (task.rows + kMaxTileRows - 1) / kMaxTileRows; num_tiles > 0; --num_tiles) {
-    const int64_t height = (task.rows - first_row) / num_tiles;
-    for (int64_t p = 0; p < task.num_panels; ++p) {
-      part.panel = task.panels + p * task.panel_bytes;
-      part.next = p + 1 == task.num_panels ? task.next_panels : part.panel + task.panel_bytes;
-      part.acc = task.acc + (p * task.rows + first_row) * kWidth;
-      kTiles<Dot, Source>[height](part);
-    }
-    part.x += height * part.x_stride;
-    first_row += height;
-  }
+  walk_panels(task, kTiles<Dot, Source>);
 }
 
 }  // namespace

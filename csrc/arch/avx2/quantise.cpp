@@ -1,31 +1,24 @@
 // Rounding activations to 8 bits: the operations of kernels/integer_generic.cpp, so the same bits.
 #include "arch/avx2/lanes.h"
 #include "arch/avx2/linear.h"
+#include "kernels/quantise.h"
 
 namespace chairlift {
 namespace {
-
-constexpr int kInfinity = 0x7f800000;  // bits of
-constexpr int kSmallest = 0x0d800000;  // 2^-100
 
 CHAIRLIFT_INLINE __m128i max_of_halves(__m256i x) {
   return _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
 }
 
-// Bits of the largest |x|. As integers they order NaN above infinity above everything else.
-CHAIRLIFT_INLINE int largest_magnitude(const __m256 (&x)[4]) {
+// Bits of the largest |x|.
+CHAIRLIFT_INLINE uint32_t largest_magnitude(const __m256 (&x)[4]) {
   __m256i magnitude[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) magnitude[i] = _mm256_and_si256(_mm256_castps_si256(x[i]), _mm256_set1_epi32(0x7fffffff));
   const __m128i four = max_of_halves(_mm256_max_epi32(_mm256_max_epi32(magnitude[0], magnitude[1]),
                                                       _mm256_max_epi32(magnitude[2], magnitude[3])));
   const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
-}
-
-CHAIRLIFT_INLINE void store_zeros(float scale, QuantGroup& group) {
-  group = {};
-  group.scale = group.scaled_sum = scale;
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1))));
 }
 
 CHAIRLIFT_INLINE int sum_of_bytes(__m256i q) {
@@ -49,17 +42,11 @@ CHAIRLIFT_INLINE void quantise_group(const float* values, QuantGroup& group) {
   __m256 x[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) x[i] = _mm256_loadu_ps(values + 8 * i);
-  const int largest = largest_magnitude(x);
-  if (largest >= kInfinity) return store_zeros(__builtin_nanf(""), group);
-  if (largest < kSmallest) return store_zeros(0.0f, group);
-  float max;
-  __builtin_memcpy(&max, &largest, sizeof(max));
+  const uint32_t largest = largest_magnitude(x);
+  if (!is_rounded(largest)) return store_zeros(largest, group);
+  const float max = float_from_bits(largest);
   const __m256i q = round32(x, _mm256_set1_ps(127.0f / max));
-  const int sum = sum_of_bytes(q);
-  group.scale = max / 127.0f;
-  group.scaled_sum = group.scale * static_cast<float>(sum);
-  group.bias = -128 * sum;
-  group.unused = 0;
+  store_scale(max, sum_of_bytes(q), group);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(group.q), q);
 }
 

@@ -1,7 +1,7 @@
 #include <immintrin.h>
 
 #include "arch/avx2/lanes.h"
-#include "kernels/math.h"
+#include "kernels/quantise.h"
 #include "kernels/step_kernels.h"
 
 namespace chairlift {
@@ -41,10 +41,9 @@ uint32_t largest_magnitude(const float* x, int64_t n) {
 
 void quantise(const float* x, int64_t n, int8_t* q, float* scale) {
   const uint32_t largest = largest_magnitude(x, n);
-  const bool finite = largest < quantise_constants::kInfinity;
-  const bool rounded = finite && largest >= quantise_constants::kSmallest;
+  const bool rounded = is_rounded(largest);
   const float max = float_from_bits(largest);
-  *scale = rounded ? max / 127.0f : finite ? 0.0f : __builtin_nanf("");
+  *scale = rounded ? max / 127.0f : scale_of_zeros(largest);
   const __m256 inverse = _mm256_set1_ps(127.0f / max);
   for (int64_t i = 0; i < n; i += 8) {
     const __m256i integers = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), inverse));

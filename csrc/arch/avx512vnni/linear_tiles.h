@@ -5,7 +5,7 @@
 #pragma once
 
 #include "arch/avx512/row_pointers.h"
-#include "arch/kernel_table.h"
+#include "arch/integer_panels.h"
 
 namespace chairlift {
 namespace {
@@ -76,26 +76,7 @@ struct Sums {
   }
 };
 
-// What a tile works on: a panel, and its R rows of x.
-struct TileTask {
-  const QuantGroup* x;
-  int64_t x_stride;  // groups between rows
-  const uint8_t* panel;
-  const uint8_t* next;  // what is read soon, to be fetched ahead
-  int64_t num_groups;
-  float* acc;  // [R, 16]
-};
-using TileKernel = void (*)(const TileTask&);
-
 // Layout: see integer_layouts.h.
-template <class Layout>
-CHAIRLIFT_INLINE void prefetch_group(const uint8_t* group) {
-#pragma GCC unroll 9
-  for (int64_t byte = 0; byte < Layout::kBytes; byte += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(group + byte), _MM_HINT_T0);
-  }
-}
-
 template <class Layout, int R>
 void tile(const TileTask& task) {
   Sums<R> sums;
@@ -103,7 +84,7 @@ void tile(const TileTask& task) {
   Rows<R> x(task.x, task.x_stride);
   const uint8_t *group = task.panel, *next = task.next;
   for (int64_t g = task.num_groups; g > 0; --g, group += Layout::kBytes, next += Layout::kBytes) {
-    prefetch_group<Layout>(next);
+    prefetch_bytes<Layout::kBytes>(next);
     Dots<R> dots;
     dots.template start<Layout::kHasBias>(x);
 #pragma GCC unroll 8
@@ -120,25 +101,9 @@ constexpr TileKernel kTiles[kMaxTileRows + 1] = {
     tile<Layout, 5>,  tile<Layout, 6>,  tile<Layout, 7>,  tile<Layout, 8>,  tile<Layout, 9>,
     tile<Layout, 10>, tile<Layout, 11>, tile<Layout, 12>, tile<Layout, 13>, tile<Layout, 14>};
 
-// All panels for the rows of one tile, then for the next: rows stay in the first-level cache, weights in the second.
 template <class Layout>
 void panels(const PanelTask& task) {
-  TileTask part = {};
-  part.x = task.xq;
-  part.x_stride = task.x_stride;
-  part.num_groups = task.in / 32;
-  int64_t first_row = 0;
-  for (int64_t num_tiles = (task.rows + kMaxTileRows - 1) / kMaxTileRows; num_tiles > 0; --num_tiles) {
-    const int64_t height = (task.rows - first_row) / num_tiles;
-    for (int64_t p = 0; p < task.num_panels; ++p) {
-      part.panel = task.panels + p * task.panel_bytes;
-      part.next = p + 1 == task.num_panels ? task.next_panels : part.panel + task.panel_bytes;
-      part.acc = task.acc + (p * task.rows + first_row) * kWidth;
-      kTiles<Layout>[height](part);
-    }
-    part.x += height * part.x_stride;
-    first_row += height;
-  }
+  walk_panels(task, kTiles<Layout>);
 }
 
 }  // namespace

@@ -3,23 +3,16 @@
 
 #include "arch/avx512/lanes.h"
 #include "arch/avx512vnni/linear.h"
+#include "kernels/quantise.h"
 
 namespace chairlift {
 namespace {
-
-constexpr uint32_t kInfinity = 0x7f800000u;  // bits of
-constexpr uint32_t kSmallest = 0x0d800000u;  // 2^-100
 
 CHAIRLIFT_INLINE uint32_t largest_magnitude(__m512 low, __m512 high) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   const __m512i both = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(low), magnitude),
                                         _mm512_and_si512(_mm512_castps_si512(high), magnitude));
   return _mm512_reduce_max_epu32(both);
-}
-
-CHAIRLIFT_INLINE void store_zeros(float scale, QuantGroup& group) {
-  group = {};
-  group.scale = group.scaled_sum = scale;
 }
 
 CHAIRLIFT_INLINE int32_t sum_of_bytes(__m256i q) {
@@ -36,17 +29,11 @@ CHAIRLIFT_INLINE __m128i round16(__m512 x, __m512 inverse) {
 CHAIRLIFT_INLINE void quantise_group(const float* x, QuantGroup& group) {
   const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16);
   const uint32_t largest = largest_magnitude(low, high);
-  if (largest >= kInfinity) return store_zeros(__builtin_nanf(""), group);
-  if (largest < kSmallest) return store_zeros(0.0f, group);
-  float max;
-  __builtin_memcpy(&max, &largest, sizeof(max));
+  if (!is_rounded(largest)) return store_zeros(largest, group);
+  const float max = float_from_bits(largest);
   const __m512 inverse = _mm512_set1_ps(127.0f / max);
   const __m256i q = _mm256_set_m128i(round16(high, inverse), round16(low, inverse));
-  const int32_t sum = sum_of_bytes(q);
-  group.scale = max / 127.0f;
-  group.scaled_sum = group.scale * static_cast<float>(sum);
-  group.bias = -128 * sum;
-  group.unused = 0;
+  store_scale(max, sum_of_bytes(q), group);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(group.q), q);
 }
 

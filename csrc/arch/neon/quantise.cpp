@@ -1,18 +1,14 @@
 // Rounding activations to 8 bits: the operations of kernels/integer_generic.cpp.
 #include "arch/neon/lanes.h"
 #include "arch/neon/linear.h"
+#include "kernels/quantise.h"
 
 namespace chairlift {
 namespace {
 
-constexpr uint32_t kInfinity = 0x7f800000u;  // bits of
-constexpr uint32_t kSmallest = 0x0d800000u;  // 2^-100
-constexpr uint32_t kNaN = 0x7fc00000u;
 constexpr int kGroupVectors = 8;
 
-CHAIRLIFT_INLINE float from_bits(uint32_t bits) { return vget_lane_f32(vreinterpret_f32_u32(vdup_n_u32(bits)), 0); }
-
-// Bits of the largest |x|. As integers they order NaN above infinity above everything else.
+// Bits of the largest |x|.
 CHAIRLIFT_INLINE uint32_t largest_magnitude(const float* x) {
   uint32x4_t largest = vdupq_n_u32(0);
 #pragma GCC unroll 8
@@ -42,14 +38,9 @@ CHAIRLIFT_INLINE int32_t round_all(const float* x, float inverse, int8_t* q) {
 
 void quantise_group(const float* x, QuantGroup& group) {
   const uint32_t largest = largest_magnitude(x);
-  group = {};
-  if (largest >= kInfinity) group.scale = group.scaled_sum = from_bits(kNaN);
-  if (largest >= kInfinity || largest < kSmallest) return;
-  const float max = from_bits(largest);
-  const int32_t sum = round_all(x, 127.0f / max, group.q);
-  group.scale = max / 127.0f;
-  group.scaled_sum = group.scale * static_cast<float>(sum);
-  group.bias = -128 * sum;
+  if (!is_rounded(largest)) return store_zeros(largest, group);
+  const float max = float_from_bits(largest);
+  store_scale(max, round_all(x, 127.0f / max, group.q), group);
 }
 
 }  // namespace
