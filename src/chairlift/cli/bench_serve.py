@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     print(serving_report.text(result, traffic, options))
     if target is not None:
         more = serving_report.details(done) if args.save_detailed else {}
-        _save(target, {**_settings(args, template.model, len(items)), **result, **more})
+        _save(target, {**_settings(traffic, template.model, len(items)), **result, **more})
     return 0 if result["completed"] else 1
 
 
@@ -279,16 +279,16 @@ def _result_path(args: argparse.Namespace) -> Path:
     return path
 
 
-def _settings(args: argparse.Namespace, model: str, num_prompts: int) -> dict[str, Any]:
+def _settings(traffic: Traffic, model: str, num_prompts: int) -> dict[str, Any]:
     """The head of vLLM's result file."""
     return {
         "date": time.strftime("%Y%m%d-%H%M%S"),
         "backend": "openai",
         "model_id": model,
         "num_prompts": num_prompts,
-        "request_rate": "inf" if args.request_rate == math.inf else args.request_rate,
-        "burstiness": 1.0 if args.burstiness is None else args.burstiness,
-        "max_concurrency": args.max_concurrency,
+        "request_rate": "inf" if traffic.request_rate == math.inf else traffic.request_rate,
+        "burstiness": traffic.burstiness,
+        "max_concurrency": traffic.max_concurrency,
     }
 
 
